@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from types import MappingProxyType
+from types import Iterable, MappingProxyType
 
 DERIVED = 0  # a width that is not given follows from the others
 
@@ -16,16 +18,18 @@ _LIMIT = 1 << 20  # far above any published width: a larger one is a damaged fil
 class Toto2ModelConfig:
     """A Toto 2.0 model in numbers. Widths are in elements, ``patch_size`` in time steps.
 
-    ``d_ff``, ``num_groups``, ``qk_dim``, ``v_dim`` and ``layer_group_size`` may be left out and are resolved
-    on construction: 8/3 of ``d_model`` up to a multiple of 8, ``num_heads``, ``d_model // num_heads`` (both)
-    and ``num_layers``. Raises ``ValueError`` where a value cannot be meant.
+    ``d_ff``, ``num_groups``, ``heads_per_group``, ``qk_dim``, ``v_dim`` and ``layer_group_size`` may be left
+    out and are resolved on construction: 8/3 of ``d_model`` up to a multiple of 8, ``num_heads``,
+    ``num_heads // num_groups``, ``d_model // num_heads`` (both) and ``num_layers``. Raises ``ValueError``
+    where a value cannot be meant.
     """
 
     d_model: int
     num_heads: int
     num_layers: int
     d_ff: int = DERIVED
-    num_groups: int = DERIVED  # key/value heads that the query heads share
+    num_groups: int = DERIVED  # key/value heads, each shared by heads_per_group query heads
+    heads_per_group: int = DERIVED
     qk_dim: int = DERIVED
     v_dim: int = DERIVED
     layer_group_size: int = DERIVED
@@ -55,6 +59,7 @@ class Toto2ModelConfig:
         derived = {
             "d_ff": 8 * math.ceil(self.d_model / 3),
             "num_groups": self.num_heads,
+            "heads_per_group": self.num_heads // max(self.num_groups or self.num_heads, 1),
             "qk_dim": self.d_model // self.num_heads,
             "v_dim": self.d_model // self.num_heads,
             "layer_group_size": self.num_layers,
@@ -66,23 +71,26 @@ class Toto2ModelConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Toto2ModelConfig:
-        """Configuration from the object in a ``config.json``; ``None`` for a derivable width means derived."""
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(str(name) for name in values if name not in known)
+        """Configuration from the object in a ``config.json``; ``None`` stands for a derived width."""
+        unknown = set(values) - {field.name for field in fields(cls)}
         if unknown:
-            raise ValueError(f"unknown keys {_listed(unknown)}; expected only {_listed(sorted(known))}")
+            raise ValueError(f"unknown keys {_listed(unknown)}, expected only those of Toto2ModelConfig")
         missing = [name for name in _REQUIRED if values.get(name) is None]
         if missing:
-            raise ValueError(f"missing keys {_listed(missing)}; found {_listed(sorted(values)) or 'none'}")
+            raise ValueError(f"missing keys {_listed(missing)}, found {_listed(values) or 'none'}")
         for name in _DERIVABLE:
             if values.get(name) == DERIVED and values[name] is not None:
-                raise ValueError(f"{name} must be at least 1, found {values[name]!r}")
+                raise ValueError(f"{name} must be at least 1, found {reprlib.repr(values[name])}")
         given = {name: value for name, value in values.items() if value is not None or name not in _DERIVABLE}
         return cls(**given)  # type: ignore[arg-type]  # types are checked on construction
 
     def to_dict(self) -> dict[str, int | float | bool]:
-        """Every field, resolved: what ``config.json`` holds."""
+        """Every field, resolved."""
         return asdict(self)
+
+    def to_json(self) -> str:
+        """The text of ``config.json``, byte for byte as the published checkpoints have it."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True)
 
     def _check_types(self) -> None:
         expected: dict[str, type | tuple[type, ...]] = {"int": int, "float": (int, float), "bool": bool}
@@ -90,32 +98,38 @@ class Toto2ModelConfig:
             value = getattr(self, field.name)
             wrong_bool = isinstance(value, bool) and field.type != "bool"
             if wrong_bool or not isinstance(value, expected[str(field.type)]):
-                raise ValueError(f"{field.name} must be of type {field.type}, found {value!r}")
+                raise ValueError(f"{field.name} must be of type {field.type}, found {reprlib.repr(value)}")
 
     def _check_values(self) -> None:
-        for name in ("num_layers", "d_ff", "num_groups", "qk_dim", "v_dim", "layer_group_size", "patch_size"):
+        for name in ("d_model", "num_heads", *_DERIVABLE, "patch_size"):
             _check_range(name, getattr(self, name), 1, _LIMIT)
-        _check_range("d_model", self.d_model, 1, _LIMIT)
-        _check_range("num_heads", self.num_heads, 1, _LIMIT)
         _check_range("num_layers", self.num_layers, 1, 4096)
         _check_range("num_output_patches", self.num_output_patches, 1, 4096)
         _check_range(
             "num_variate_layers_per_group", self.num_variate_layers_per_group, 0, self.layer_group_size
         )
-        _check_multiple("num_heads", self.num_heads, "num_groups", self.num_groups)
-        _check_multiple("num_layers", self.num_layers, "layer_group_size", self.layer_group_size)
+        if self.num_groups * self.heads_per_group != self.num_heads:
+            raise ValueError(
+                f"num_groups x heads_per_group must be num_heads, found {self.num_groups} x "
+                f"{self.heads_per_group} and {self.num_heads}"
+            )
+        if self.num_layers % self.layer_group_size:
+            raise ValueError(
+                f"num_layers must be a multiple of layer_group_size, found {self.num_layers} and "
+                f"{self.layer_group_size}"
+            )
         if self.qk_dim % 4:  # rotary turns pairs within the first half of a head
             raise ValueError(f"qk_dim must be a multiple of 4, found {self.qk_dim}")
         for name in ("residual_mult", "residual_attn_ratio", "norm_eps"):
             value = getattr(self, name)
             if not (0 < value < math.inf):
-                raise ValueError(f"{name} must be a positive number, found {value!r}")
+                raise ValueError(f"{name} must be a positive number, found {reprlib.repr(value)}")
         if not 0 <= self.dropout_p < 1:
             raise ValueError(f"dropout_p must be at least 0 and below 1, found {self.dropout_p!r}")
 
 
 _REQUIRED = ("d_model", "num_heads", "num_layers")
-_DERIVABLE = ("d_ff", "num_groups", "qk_dim", "v_dim", "layer_group_size")
+_DERIVABLE = ("d_ff", "num_groups", "heads_per_group", "qk_dim", "v_dim", "layer_group_size")
 
 
 def state_dict_shapes(config: Toto2ModelConfig, num_quantiles: int = 9) -> dict[str, tuple[int, ...]]:
@@ -168,13 +182,10 @@ def _check_range(name: str, value: int, low: int, high: int) -> None:
         raise ValueError(f"{name} must be from {low} to {high}, found {value}")
 
 
-def _check_multiple(name: str, value: int, of_name: str, of_value: int) -> None:
-    if value % of_value:
-        raise ValueError(f"{name} must be a multiple of {of_name}, found {value} and {of_value}")
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names)
+def _listed(names: Iterable[object]) -> str:
+    names = sorted(map(str, names))
+    listed = ", ".join(name[:40] for name in names[:10])
+    return listed if len(names) <= 10 else f"{listed} and {len(names) - 10} more"
 
 
 def _published(d_model: int, d_ff: int, num_heads: int, num_layers: int, norm_eps: float) -> Toto2ModelConfig:
