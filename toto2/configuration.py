@@ -7,7 +7,7 @@ import math
 import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from types import Iterable, MappingProxyType
+from types import MappingProxyType
 
 DERIVED = 0  # a width that is not given follows from the others
 
