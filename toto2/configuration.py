@@ -38,19 +38,21 @@ class Toto2ModelConfig:
     patch_size: int = 32
     num_output_patches: int = 1
     pre_norm: bool = True
-    attn_bias: bool = True
+    attn_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
-    qk_norm_include_weight: bool = False
     norm_include_weight: bool = False
+    qk_norm_include_weight: bool | None = None  # as norm_include_weight, where it is not given
     per_dim_scale: bool = True
     use_xpos: bool = True
     residual_mult: float = 0.75
     residual_attn_ratio: float = 5.136215466577748
-    norm_eps: float = 1e-4
+    norm_eps: float = 5e-5
     dropout_p: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.qk_norm_include_weight is None:
+            object.__setattr__(self, "qk_norm_include_weight", self.norm_include_weight)
         self._check_types()
         if self.d_model < 1 or self.num_heads < 1:
             raise ValueError(
@@ -96,9 +98,10 @@ class Toto2ModelConfig:
         expected: dict[str, type | tuple[type, ...]] = {"int": int, "float": (int, float), "bool": bool}
         for field in fields(self):
             value = getattr(self, field.name)
-            wrong_bool = isinstance(value, bool) and field.type != "bool"
-            if wrong_bool or not isinstance(value, expected[str(field.type)]):
-                raise ValueError(f"{field.name} must be of type {field.type}, found {reprlib.repr(value)}")
+            kind = str(field.type).removesuffix(" | None")
+            wrong_bool = isinstance(value, bool) and kind != "bool"
+            if wrong_bool or not isinstance(value, expected[kind]):
+                raise ValueError(f"{field.name} must be of type {kind}, found {reprlib.repr(value)}")
 
     def _check_values(self) -> None:
         for name in ("d_model", "num_heads", *_DERIVABLE, "patch_size"):
@@ -190,7 +193,12 @@ def _listed(names: Iterable[object]) -> str:
 
 def _published(d_model: int, d_ff: int, num_heads: int, num_layers: int, norm_eps: float) -> Toto2ModelConfig:
     return Toto2ModelConfig(
-        d_model=d_model, d_ff=d_ff, num_heads=num_heads, num_layers=num_layers, norm_eps=norm_eps
+        d_model=d_model,
+        d_ff=d_ff,
+        num_heads=num_heads,
+        num_layers=num_layers,
+        norm_eps=norm_eps,
+        attn_bias=True,
     )
 
 
