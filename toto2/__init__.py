@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toto2.configuration import Toto2ModelConfig
-    from toto2.model import QUANTILE_LEVELS, Toto2Model
+    from toto2.model import Toto2Model
+    from toto2.network import QUANTILE_LEVELS
 
 __all__ = ["QUANTILE_LEVELS", "Toto2Model", "Toto2ModelConfig"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from toto2.cache import KVCache
 from toto2.forward_pass import ForwardPass
-from toto2.model import QUANTILE_LEVELS, Toto2Model
+from toto2.network import QUANTILE_LEVELS, Toto2Network
 from toto2.passes import PassColumns, Placement
 from toto2.rows import Integers, Rows
 from toto2.scaler import Bools, CausalScaler, Floats, Statistics
@@ -34,7 +34,7 @@ class DecodingOptions:
     real_dtype: type[np.floating[Any]] = np.float64
 
 
-def decode(model: Toto2Model, rows: Rows, options: DecodingOptions, placement: Placement) -> Floats:
+def decode(model: Toto2Network, rows: Rows, options: DecodingOptions, placement: Placement) -> Floats:
     """Quantiles float64 (9, R, H·p) of every row, sorted along the first axis and finite.
 
     H is the longest horizon; what lies past a row's own horizon is unspecified. Rows that are not
@@ -51,7 +51,7 @@ class _Decoder:
     """The tape of one call: scaled patches (R, P + H, p) that passes read, and decoded medians extend."""
 
     def __init__(
-        self, model: Toto2Model, rows: Rows, options: DecodingOptions, placement: Placement
+        self, model: Toto2Network, rows: Rows, options: DecodingOptions, placement: Placement
     ) -> None:
         self.model, self.rows, self.placement = model, rows, placement
         count, self.context, patch = rows.values.shape

@@ -19,12 +19,18 @@ from toto2.scaler import Bools
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the network runs. `complex_rotation`: the device multiplies complex64 (an NPU does not)."""
+    """Where and how the network runs.
+
+    complex_rotation: the device multiplies complex64, and queries are float32.
+    composite_attention: attention from single operators, instead of the fused kernel.
+    packed: products through oneDNN on packed weights (`toto2.products`).
+    """
 
     device: torch.device = torch.device("cpu")
     dtype: torch.dtype = torch.float32
     complex_rotation: bool = True
     composite_attention: bool = False
+    packed: bool = False
 
 
 class PassColumns:

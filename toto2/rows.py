@@ -61,6 +61,4 @@ def groups_of(series: Integers) -> dict[int, Integers]:
     _, inverse, counts = np.unique(series, return_inverse=True, return_counts=True)
     order = np.argsort(inverse, kind="stable")
     starts = np.concatenate(([0], np.cumsum(counts)[:-1]))
-    return {
-        int(size): order[starts[counts == size][:, None] + np.arange(size)] for size in np.unique(counts)
-    }
+    return {int(size): order[starts[counts == size][:, None] + np.arange(size)] for size in np.unique(counts)}
