@@ -1,0 +1,115 @@
+"""The process around the application: its socket, its signals, and the way it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import threading
+import time
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from . import logs
+from .protocol import Protocol
+from .service import Service
+from .settings import Settings
+
+BACKLOG = 2048
+KEEP_ALIVE_S = 75  # longer than the 60 s of common load balancers, which must be the ones to close
+FAILURE_DRAIN_S = 2.0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; taken before the model is loaded, so that a second server finds out at once.
+
+    Raises `OSError` whose text is one line.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, proto)
+    except OSError as error:
+        raise OSError(f"cannot listen on {host}: {error.strerror or error}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise OSError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+    return listener
+
+
+class Server(uvicorn.Server):
+    """Uvicorn, ended by the service's lifecycle: SIGTERM and SIGINT drain it, a failure ends it too."""
+
+    def __init__(self, app: FastAPI, settings: Settings) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=Protocol,
+                ws="none",
+                loop="asyncio",
+                log_config=None,
+                access_log=False,
+                lifespan="on",
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                backlog=BACKLOG,
+            )
+        )
+        self._app = app
+        self._drain_s = settings.drain_timeout_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._loop = asyncio.get_running_loop()
+        self._ending = asyncio.create_task(self._end())
+
+    @property
+    def service(self) -> Service:
+        service: Service = self._app.state.service
+        return service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal drains; a second one ends the process at once."""
+        if self._loop is None or self.service.lifecycle.stopping.is_set():
+            os._exit(1)
+        self._loop.call_soon_threadsafe(self._drain, sig)
+
+    def _drain(self, sig: int) -> None:
+        logs.get().info("draining", signal=sig, in_flight=self.service.lifecycle.in_flight, at_most_s=self._drain_s)
+        self.service.lifecycle.drain()
+
+    async def _end(self) -> None:
+        """Waits for the end to begin, gives what is admitted its time, then lets uvicorn close the rest."""
+        lifecycle = self.service.lifecycle
+        await lifecycle.stopping.wait()
+        whole = FAILURE_DRAIN_S if lifecycle.phase == "failed" else self._drain_s
+        last = threading.Timer(whole, os._exit, [1])  # whatever clients, the loop or the device do
+        last.daemon = True
+        last.start()
+        end = time.monotonic() + whole
+        if not await lifecycle.empty(0.7 * whole):
+            logs.get().warning("requests cut short", in_flight=lifecycle.in_flight, waited_s=round(0.7 * whole, 3))
+            self.service.close()
+            await lifecycle.empty(0.1 * whole)
+        self.config.timeout_graceful_shutdown = max(0.1, end - time.monotonic() - 0.3)  # type: ignore[assignment]
+        self.should_exit = True
+
+
+def run(app: FastAPI, settings: Settings, listener: socket.socket) -> int:
+    """Serves until the end; returns the exit status. The last log line says why."""
+    host, port = listener.getsockname()[:2]
+    logs.get().info("listening", host=host, port=port)
+    server = Server(app, settings)
+    server.run(sockets=[listener])
+    lifecycle = server.service.lifecycle
+    if lifecycle.reason:
+        print(f"server.py: {lifecycle.reason}", file=sys.stderr)
+    logs.get().log(40 if lifecycle.reason else 20, "stopped", reason=lifecycle.reason or "drained")
+    return lifecycle.exit_code

@@ -1,0 +1,108 @@
+"""An engine with the real one's methods that forecasts without a model: fast, deterministic, able to fail.
+
+Run as a script it is the service with that engine: `python tests/mock_engine.py --port 0`; the environment
+variable MOCK names what goes wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from inference import (
+    DeviceAbsent,
+    DeviceFailure,
+    EngineInfo,
+    Forecast,
+    ForecastRequest,
+    OutOfDeviceMemory,
+    request_tokens,
+)
+
+MAX_CONTEXT = 32768
+LEVELS = np.arange(1, 10) / 10
+POISON = 666.0  # the first value of a request that the mock cannot forecast
+KILLER = 667.0  # ... that breaks the device
+
+
+class MockEngine:
+    """Every step of a forecast is the context's mean, the quantiles spread by its deviation."""
+
+    def __init__(self, most_tokens: int = 10**9, device: str = "mock:0") -> None:
+        self.info = EngineInfo(
+            "mock",
+            "mock",
+            "0" * 64,
+            1,
+            device,
+            "float32",
+            load_seconds=0.0,
+            max_context=MAX_CONTEXT,
+            threads=1,
+        )
+        self.most_tokens = most_tokens
+        self.batches: list[int] = []
+        self.open = threading.Event()  # clear it to keep a batch running
+        self.open.set()
+        self.running = threading.Event()
+
+    def forecast(self, requests: Sequence[ForecastRequest]) -> list[Forecast]:
+        self.running.set()
+        self.open.wait()
+        self.batches.append(len(requests))
+        if any(request.target[0, 0] == KILLER for request in requests):
+            raise DeviceFailure("device mock:0 failed: error 107002 in a kernel")
+        if sum(request_tokens(request, MAX_CONTEXT) for request in requests) > self.most_tokens:
+            raise OutOfDeviceMemory(f"{len(requests)} requests do not fit")
+        if any(request.target[0, 0] == POISON for request in requests):
+            raise RuntimeError("a fault of the engine")
+        return [self._one(request) for request in requests]
+
+    def memory(self) -> tuple[int, int] | None:
+        return 1000, 4000
+
+    def _one(self, request: ForecastRequest) -> Forecast:
+        used = request.target[:, int((~np.isnan(request.target)).any(axis=0).argmax()) :]
+        cut = used[:, -MAX_CONTEXT:]
+        with np.errstate(over="ignore"):
+            centre = np.nanmean(cut / 2, axis=1) * 2
+        width = np.nan_to_num(np.nanstd(cut / 4, axis=1) * 4, posinf=0.0)
+        values = centre[None, :, None] + (LEVELS - 0.5)[:, None, None] * width[None, :, None]
+        quantiles = np.repeat(values, request.prediction_length, axis=2)
+        quantiles = np.clip(quantiles, -1.7e308, 1.7e308)
+        return Forecast(quantiles, cut.shape[1], used.shape[1] > MAX_CONTEXT)
+
+
+def load() -> MockEngine:
+    mode = os.environ.get("MOCK", "")
+    if mode == "absent":
+        raise DeviceAbsent("device npu:0 is not there; found cpu")
+    if mode == "broken":
+        raise OSError("a library is missing")
+    engine = MockEngine()
+    if mode.startswith("slow"):
+        whole, seconds = engine.forecast, float(mode.removeprefix("slow"))
+
+        def slow(requests: Sequence[ForecastRequest]) -> list[Forecast]:
+            time.sleep(seconds)
+            return whole(requests)
+
+        engine.forecast = slow  # type: ignore[method-assign]
+    return engine
+
+
+if __name__ == "__main__":
+    import server
+    from serving.settings import read
+
+    status = server.run(read(sys.argv[1:]), load)
+    sys.stdout.flush()
+    os._exit(status)
