@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from dd_unit_scaling import Linear, PerDimScale, RMSNorm
 from torch import Tensor, nn
 
+from dd_unit_scaling import Linear, PerDimScale, RMSNorm
 from toto2.configuration import Toto2ModelConfig
 from toto2.forward_pass import ForwardPass, VariateGroups
 from toto2.rotary import rotate
@@ -27,7 +27,7 @@ class Attention(nn.Module):
         self.in_proj = Linear(config.d_model, width, bias=config.attn_bias)
         self.out_proj = Linear(self.heads * self.v_dim, config.d_model, bias=config.attn_bias)
         self._pds = PerDimScale(self.qk_dim) if config.per_dim_scale else None
-        norm = (config.norm_eps, config.qk_norm_include_weight)
+        norm = (config.norm_eps, bool(config.qk_norm_include_weight))
         self.q_norm = RMSNorm(self.qk_dim, *norm) if config.qk_norm else None
         self.k_norm = RMSNorm(self.qk_dim, *norm) if config.qk_norm else None
         self.score_scale = 1 / self.qk_dim

@@ -12,9 +12,7 @@ class KVCache:
     those columns stay (the observed ones: masked patches are never remembered).
     """
 
-    def __init__(
-        self, layers: int, rows: int, groups: int, slots: int, qk_dim: int, v_dim: int, like: Tensor
-    ) -> None:
+    def __init__(self, layers: int, rows: int, groups: int, slots: int, qk_dim: int, v_dim: int, like: Tensor) -> None:
         self.keys = [like.new_empty(rows, groups, slots, qk_dim) for _ in range(layers)]
         self.values = [like.new_empty(rows, groups, slots, v_dim) for _ in range(layers)]
         self.kept = 0

@@ -56,9 +56,7 @@ def read_state_dict(directory: str | Path, shapes: Mapping[str, Shape]) -> dict[
         size = published_size_of(found)
         seems = f" (these weights are those of Toto-2.0-{size})" if size else ""
         path = next(iter(entries.values())).file
-        raise CheckpointError(
-            path, wrong + seems, f"put weights and the {CONFIG_NAME} that belong together there"
-        )
+        raise CheckpointError(path, wrong + seems, f"put weights and the {CONFIG_NAME} that belong together there")
     for name, entry in entries.items():
         if entry.dtype != "F32":
             wrong = f"tensor {name} is of type {entry.dtype}, expected F32"
@@ -77,9 +75,7 @@ def save(directory: str | Path, config: Toto2ModelConfig, state_dict: Mapping[st
         raise ValueError(f"the state dict is not of that configuration: {wrong}")
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in state_dict.items()
-    }
+    tensors = {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in state_dict.items()}
     with _replacing(directory / WEIGHTS_NAME) as temporary:
         save_file(tensors, temporary)
     with _replacing(directory / CONFIG_NAME) as temporary:

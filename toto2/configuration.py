@@ -55,9 +55,7 @@ class Toto2ModelConfig:
             object.__setattr__(self, "qk_norm_include_weight", self.norm_include_weight)
         self._check_types()
         if self.d_model < 1 or self.num_heads < 1:
-            raise ValueError(
-                f"d_model and num_heads must be at least 1, found {self.d_model} and {self.num_heads}"
-            )
+            raise ValueError(f"d_model and num_heads must be at least 1, found {self.d_model} and {self.num_heads}")
         derived = {
             "d_ff": 8 * math.ceil(self.d_model / 3),
             "num_groups": self.num_heads,
@@ -108,9 +106,7 @@ class Toto2ModelConfig:
             _check_range(name, getattr(self, name), 1, _LIMIT)
         _check_range("num_layers", self.num_layers, 1, 4096)
         _check_range("num_output_patches", self.num_output_patches, 1, 4096)
-        _check_range(
-            "num_variate_layers_per_group", self.num_variate_layers_per_group, 0, self.layer_group_size
-        )
+        _check_range("num_variate_layers_per_group", self.num_variate_layers_per_group, 0, self.layer_group_size)
         if self.num_groups * self.heads_per_group != self.num_heads:
             raise ValueError(
                 f"num_groups x heads_per_group must be num_heads, found {self.num_groups} x "

@@ -50,9 +50,7 @@ def decode(model: Toto2Network, rows: Rows, options: DecodingOptions, placement:
 class _Decoder:
     """The tape of one call: scaled patches (R, P + H, p) that passes read, and decoded medians extend."""
 
-    def __init__(
-        self, model: Toto2Network, rows: Rows, options: DecodingOptions, placement: Placement
-    ) -> None:
+    def __init__(self, model: Toto2Network, rows: Rows, options: DecodingOptions, placement: Placement) -> None:
         self.model, self.rows, self.placement = model, rows, placement
         count, self.context, patch = rows.values.shape
         self.dtype = options.real_dtype
@@ -89,9 +87,7 @@ class _Decoder:
             self._write(known, slice(0, values.shape[1]), values, observed, known_statistics)
         return statistics.last()
 
-    def _write(
-        self, rows: Integers, columns: slice, values: Floats, observed: Bools, statistics: Statistics
-    ) -> None:
+    def _write(self, rows: Integers, columns: slice, values: Floats, observed: Bools, statistics: Statistics) -> None:
         scaled = np.arcsinh((values - statistics.loc[..., None]) / statistics.scale[..., None])
         self.scaled[rows, columns] = np.where(observed, scaled, 0.0)
         self.missing[rows, columns] = ~observed

@@ -11,10 +11,10 @@ import math
 
 import torch
 import torch.nn.functional as F
-from dd_unit_scaling import Linear, RMSNorm
-from dd_unit_scaling.functional import SILU_SCALE, per_dim_scale
 from torch import Tensor, nn
 
+from dd_unit_scaling import Linear, RMSNorm
+from dd_unit_scaling.functional import SILU_SCALE, per_dim_scale
 from toto2.attention import Attention
 from toto2.model import Toto2Model
 from toto2.passes import Placement
@@ -134,9 +134,7 @@ class _Folder:
         mlp.linear2 = self.linear(mlp.linear2, closing)
         mlp.skip_proj = self.linear(mlp.skip_proj, mlp.skip_proj.scale / math.sqrt(2))
 
-    def linear(
-        self, linear: Linear, factor: Tensor | float, bounds: list[tuple[int, int]] | None = None
-    ) -> Linear:
+    def linear(self, linear: Linear, factor: Tensor | float, bounds: list[tuple[int, int]] | None = None) -> Linear:
         """`linear` times `factor` (a number, or one an output), in parts of the outputs between `bounds`."""
         parts: dict[tuple[int, int], Product] = {}
         for start, stop in bounds or [(0, linear.out_features)]:

@@ -49,10 +49,8 @@ class Toto2Model(Toto2Network):
             assert isinstance(layer, Layer)
             found = (float(layer.attn_tau), float(layer.mlp_tau))  # type: ignore[arg-type]
             if not np.allclose(found, layer.taus, rtol=1e-4):
-                raise CheckpointError(
-                    f"{directory}: layer {index} has residual weights {found}, expected {layer.taus} from "
-                    "config.json; download both files of the same checkpoint"
-                )
+                wrong = f"layer {index} has residual weights {found}, expected {layer.taus} from config.json"
+                raise CheckpointError(Path(directory), wrong, "put both files of the same checkpoint there")
 
     @torch.inference_mode()
     def forecast(

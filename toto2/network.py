@@ -23,7 +23,7 @@ class OutputHead(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.param_projection["proj"](x)  # type: ignore[no-any-return]
+        return self.param_projection["proj"](x)
 
 
 class Toto2Network(nn.Module):
@@ -44,4 +44,4 @@ class Toto2Network(nn.Module):
         """
         x = self.patch_proj(patches)  # (R, S, d_model)
         x = self.transformer(x, forward_pass)  # (R, wanted, d_model)
-        return self.output_head(x).unflatten(-1, (self.config.patch_size, len(QUANTILE_LEVELS)))  # type: ignore[no-any-return]
+        return self.output_head(x).unflatten(-1, (self.config.patch_size, len(QUANTILE_LEVELS)))

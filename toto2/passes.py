@@ -16,6 +16,8 @@ from toto2.rotary import Rotation, on_device, rotation
 from toto2.rows import Integers, Rows, groups_of
 from toto2.scaler import Bools
 
+CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -26,7 +28,7 @@ class Placement:
     packed: products through oneDNN on packed weights (`toto2.products`).
     """
 
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
     dtype: torch.dtype = torch.float32
     complex_rotation: bool = True
     composite_attention: bool = False

@@ -58,16 +58,16 @@ class PackedProduct:
         self.bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")  # type: ignore[no-any-return]
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
 
     def silu(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "swish", [], "")  # type: ignore[no-any-return]
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "swish", [], "")
 
     def times(self, x: Tensor, other: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise.binary(x, other, self.weight, self.bias, "mul")  # type: ignore[no-any-return]
+        return torch.ops.mkldnn._linear_pointwise.binary(x, other, self.weight, self.bias, "mul")
 
     def plus(self, x: Tensor, other: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise.binary(x, other, self.weight, self.bias, "add")  # type: ignore[no-any-return]
+        return torch.ops.mkldnn._linear_pointwise.binary(x, other, self.weight, self.bias, "add")
 
 
 def packing_available() -> bool:

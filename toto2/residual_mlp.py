@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dd_unit_scaling import Linear, LinearReadout
 from torch import Tensor, nn
+
+from dd_unit_scaling import Linear, LinearReadout
 
 
 class ResidualMLP(nn.Module):

@@ -87,12 +87,8 @@ def _refuse_other_content(path: Path, first: bytes) -> None:
     if not first:
         raise CheckpointError(path, "is empty: 0 bytes", _AGAIN)
     if first.startswith(b"version https://git-lfs"):
-        fields = dict(
-            line.split(" ", 1) for line in first.decode("ascii", "replace").splitlines() if " " in line
-        )
-        wrong = (
-            f"is a Git LFS pointer to {fields.get('size', 'an unknown number of')} bytes, not the file itself"
-        )
+        fields = dict(line.split(" ", 1) for line in first.decode("ascii", "replace").splitlines() if " " in line)
+        wrong = f"is a Git LFS pointer to {fields.get('size', 'an unknown number of')} bytes, not the file itself"
         raise CheckpointError(path, wrong, "run `git lfs pull` there, or download_model.py")
     if first.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith((b"<!doctype", b"<html", b"<?xml")):
         wrong = "is a web page, not the file itself: what served it answered with an error or a login"
@@ -125,7 +121,7 @@ def _entry(path: Path, name: str, value: object, data_start: int) -> Entry:
         start, end = offsets
         if end - start == math.prod(shape) * _ITEM_BYTES.get(dtype, -1):
             return Entry(path, dtype, tuple(shape), data_start + start, data_start + end)
-    wrong = f"the header has {json.dumps(value):.120} for tensor {name:.80}, expected a size of its type and shape"
+    wrong = f"the header gives tensor {name:.80} as {json.dumps(value):.120}, expected a size to match"
     raise CheckpointError(path, wrong, _AGAIN)
 
 

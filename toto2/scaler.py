@@ -101,6 +101,4 @@ def _first_statistics(difference: Floats, observed: Bools, origin: Floats, first
     flat = observed.reshape(rows, -1)
     among = flat & (np.cumsum(flat, axis=1) <= first)
     chosen = np.where(among, difference.reshape(rows, -1), 0.0)
-    return _statistics(
-        among.sum(-1, dtype=np.float64), chosen.sum(-1), np.square(chosen).sum(-1), origin
-    )
+    return _statistics(among.sum(-1, dtype=np.float64), chosen.sum(-1), np.square(chosen).sum(-1), origin)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from dd_unit_scaling import Linear, RMSNorm
-from dd_unit_scaling.functional import residual_taus
 from torch import Tensor, nn
 
+from dd_unit_scaling import Linear, RMSNorm
+from dd_unit_scaling.functional import residual_taus
 from toto2.attention import Attention
 from toto2.configuration import Toto2ModelConfig
 from toto2.forward_pass import ForwardPass
@@ -64,7 +64,7 @@ class Transformer(nn.Module):
         for index, layer in enumerate(self.layers):
             cut = index >= self.last_time_layer
             x = layer(x, forward_pass, queries=forward_pass.wanted if cut else x.shape[1])
-        return self.out_norm(x)  # type: ignore[no-any-return]
+        return self.out_norm(x)
 
 
 def time_layers(config: Toto2ModelConfig) -> list[int | None]:
