@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from .errors import ServiceError, Problem, wait
+from .errors import Problem, ServiceError, wait
 
 BYTES_PER_TOKEN = 800  # 32 values of 25 bytes: few bodies hold less work for their size
 BODIES_AT_ONCE = 4

@@ -46,10 +46,11 @@ def render(forecast: Forecast, engine: EngineInfo, milliseconds: Callable[[], fl
 
 
 def _fits(quantiles: NDArray[np.float64], short: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Which variates lose at most 1e-6 of their spread to float32 (a constant must lose nothing)."""
+    """Which variates lose at most 1e-6 of their spread to float32 (a constant loses nothing)."""
     with np.errstate(over="ignore", invalid="ignore"):
         spread = quantiles.max(axis=(0, 2)) - quantiles.min(axis=(0, 2))
         moved = np.abs(short - quantiles).max(axis=(0, 2))
+        moved += np.spacing(np.abs(short).max(axis=(0, 2))) / 2  # the shortest decimal that is still this float32
     fits: NDArray[np.bool_] = np.isfinite(moved) & (moved <= ROUNDING * spread)
     return fits
 

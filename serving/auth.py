@@ -11,7 +11,7 @@ from pathlib import Path
 from starlette.datastructures import Headers
 
 from . import logs
-from .errors import ServiceError, Problem
+from .errors import Problem, ServiceError
 
 NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 HASHED = "sha256:"

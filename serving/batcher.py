@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from inference import PATCH, Forecast, ForecastRequest, request_patches
+from inference import PATCH, Forecast, ForecastRequest
 
 LEAST_USEFUL = 0.75  # of a batch's tokens; the rest is padding
 LARGE_SHARE = 0.5  # of a batch's bound: a request above it is large, and yields the next batch to a small one
@@ -31,11 +31,10 @@ class Job:
 
     @classmethod
     def of(cls, request: ForecastRequest, max_context: int, done: asyncio.Future[Forecast]) -> Job:
-        context, horizon = request_patches(request, max_context)
+        context, horizon = request.patches(max_context)
         block = request.decode_block_size
         passes = horizon if block is None else min(horizon, block // PATCH)
-        covariates = sum(len(c) for c in (request.past_covariates, request.known_covariates) if c is not None)
-        return cls(request, len(request.target) + covariates, context, horizon, passes, done)
+        return cls(request, request.rows, context, horizon, passes, done)
 
     @property
     def tokens(self) -> int:

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive
 
 from .admission import BodyShare
-from .errors import CallerGoneError, ServiceError, Problem
+from .errors import CallerGoneError, Problem, ServiceError
 
 BODY = ("body",)
 CHARSETS = {"utf-8", "utf8", "us-ascii", "ascii"}

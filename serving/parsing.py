@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from inference import PATCH, ForecastRequest
 
-from .errors import ServiceError, Loc, Problem, Problems, printable
+from .errors import Loc, Problem, Problems, ServiceError, printable
 from .schemas import BLOCK_STEP, DEFAULT_BLOCK, DEFAULT_HORIZON, LONGEST_HORIZON
 
 FIELDS = ("series", "prediction_length", "decode_block_size", "has_missing_values")

@@ -43,24 +43,27 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def config(app: FastAPI) -> uvicorn.Config:
+    """How the application is served: one process, httptools, no access log of uvicorn's own."""
+    return uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        backlog=BACKLOG,
+    )
+
+
 class Server(uvicorn.Server):
     """Uvicorn, ended by the service's lifecycle: SIGTERM and SIGINT drain it, a failure ends it too."""
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=Protocol,
-                ws="none",
-                loop="asyncio",
-                log_config=None,
-                access_log=False,
-                lifespan="on",
-                server_header=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                backlog=BACKLOG,
-            )
-        )
+        super().__init__(config(app))
         self._app = app
         self._drain_s = settings.drain_timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None

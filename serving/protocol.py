@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 MOST_HEADER_BYTES = 64 * 1024
 HEADER_SECONDS = 30.0
+UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
 
 class Protocol(HttpToolsProtocol):
     """Closes connections that send no whole request header in 30 s; refuses headers over 64 KiB."""
 
+    _between = True  # no request is being read
     _header_bytes = 0
     _patience: asyncio.TimerHandle | None = None
 
@@ -25,8 +28,15 @@ class Protocol(HttpToolsProtocol):
         self._stop_waiting()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        if self._between and (end := data.find(b"\r\n\r\n")) > 0:
+            # The parser drops the body of a request that offers an upgrade, as Java's client does with h2c.
+            data = UPGRADE.sub(b"", data[:end]) + data[end:]
+        super().data_received(data)
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._between = False
         self._header_bytes = 0
         if self._patience is None and not self.pipeline:
             self._wait_for_headers()
@@ -42,6 +52,10 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._stop_waiting()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._between = True
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         if not self.pipeline and self.cycle.more_body:

@@ -20,7 +20,7 @@ from inference import EngineInfo, Forecast, ForecastRequest
 from . import answer, bodies, parsing
 from .admission import Admission, BodyShare, BodySpace, Pace, Ticket
 from .batcher import Job, Queue
-from .errors import CallerGoneError, ServiceError, Problem
+from .errors import CallerGoneError, Problem, ServiceError
 from .exchange import Exchange
 from .lifecycle import Lifecycle
 from .metrics import Metrics

@@ -10,12 +10,13 @@ from typing import Protocol
 
 import numpy as np
 
-from inference import DeviceFailure, EngineInfo, Forecast, ForecastRequest, OutOfDeviceMemory
+from inference import EngineInfo, Forecast, ForecastRequest, UnusableRequest
+from toto2.errors import DeviceFailure, OutOfDeviceMemory
 
 from . import logs
 from .admission import Pace
 from .batcher import Job, Queue, computed_tokens
-from .errors import ServiceError, Problem
+from .errors import Problem, ServiceError
 from .lifecycle import Lifecycle
 from .metrics import Metrics
 
@@ -109,6 +110,9 @@ class Worker(threading.Thread):
             self._metrics.out_of_memory.inc()
             logs.get().warning("out of device memory", requests=len(jobs), tokens=computed_tokens(jobs))
             self._halve(jobs, _does_not_fit)
+        except UnusableRequest as error:
+            unusable = ServiceError(422, Problem(("body", "series"), str(error), "unusable"))
+            self._halve(jobs, lambda _: unusable)
         except Exception as error:
             failure = error
             logs.get().error("batch failed", requests=len(jobs), tokens=computed_tokens(jobs), exc_info=True)

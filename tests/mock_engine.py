@@ -17,15 +17,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from inference import (
-    DeviceAbsent,
-    DeviceFailure,
-    EngineInfo,
-    Forecast,
-    ForecastRequest,
-    OutOfDeviceMemory,
-    request_tokens,
-)
+from inference import EngineInfo, Forecast, ForecastRequest
+from toto2.errors import DeviceAbsent, DeviceFailure, OutOfDeviceMemory
 
 MAX_CONTEXT = 32768
 LEVELS = np.arange(1, 10) / 10
@@ -60,7 +53,7 @@ class MockEngine:
         self.batches.append(len(requests))
         if any(request.target[0, 0] == KILLER for request in requests):
             raise DeviceFailure("device mock:0 failed: error 107002 in a kernel")
-        if sum(request_tokens(request, MAX_CONTEXT) for request in requests) > self.most_tokens:
+        if sum(request.tokens(MAX_CONTEXT) for request in requests) > self.most_tokens:
             raise OutOfDeviceMemory(f"{len(requests)} requests do not fit")
         if any(request.target[0, 0] == POISON for request in requests):
             raise RuntimeError("a fault of the engine")
