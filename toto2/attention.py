@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -101,11 +100,11 @@ class Attention(nn.Module):
             )
         if grouped:
             k, v = (t.repeat_interleave(self.heads // self.groups, dim=1) for t in (k, v))
-        if causal:
-            mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
-        scores = q @ k.transpose(-1, -2) * self.score_scale
-        if mask is not None:
-            scores = scores.where(mask, float("-inf"))
+        if self.score_scale != 1:
+            q = q * self.score_scale
+        scores = q @ k.transpose(-1, -2)
+        if mask is not None:  # one to add; a causal pass has one too
+            scores = scores + mask
         return scores.softmax(dim=-1) @ v
 
 

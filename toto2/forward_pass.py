@@ -33,6 +33,7 @@ class ForwardPass:
     wanted_mask: the same for the wanted columns alone, (R or 1, 1, wanted, K); None: causal, wanted = S = K.
     variates: partition of the rows.
     cache: keys and values of earlier passes; None where no pass follows.
+    composite_attention: masks are not bool but float, 0 or -inf, and no pass is causal without one.
     """
 
     wanted: int

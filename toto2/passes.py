@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,12 +130,14 @@ class PassLayout:
     def forward_pass(self, placement: Placement, cache: KVCache | None) -> ForwardPass:
         """The masks and tables of this pass on the device."""
         mask = self._time_mask()
+        if mask is None and placement.composite_attention:
+            mask = np.tri(self.members.shape[1], dtype=np.bool_)[None]
         wanted_mask = self._causal_tail() if mask is None else mask[:, -self.wanted :]
         return ForwardPass(
             wanted=self.wanted,
             rotation=self._rotation(placement),
-            time_mask=_mask_on(mask, placement),
-            wanted_mask=_mask_on(wanted_mask, placement),
+            time_mask=None if mask is None else _mask_on(mask[:, None], placement),
+            wanted_mask=None if wanted_mask is None else _mask_on(wanted_mask[:, None], placement),
             variates=self._variates(placement),
             cache=cache,
             composite_attention=placement.composite_attention,
@@ -189,7 +192,7 @@ class PassLayout:
         members = np.moveaxis(self.members[index][:, :, -columns:], 1, 2)  # (G, columns, V)
         if members.all():
             return None
-        return torch.from_numpy(members[..., None, :] == members[..., :, None]).to(placement.device)
+        return _mask_on(members[..., None, :] == members[..., :, None], placement)
 
 
 def last_layers_are_variate(config: Toto2ModelConfig) -> bool:
@@ -197,9 +200,12 @@ def last_layers_are_variate(config: Toto2ModelConfig) -> bool:
     return config.layer_group_size == config.num_layers and not config.variate_layer_first
 
 
-def _mask_on(mask: NDArray[np.bool_] | None, placement: Placement) -> Tensor | None:
-    """(n, Q, K) → (n, 1, Q, K) on the device: the form that fused attention takes."""
-    return None if mask is None else torch.from_numpy(mask)[:, None].to(placement.device)
+def _mask_on(mask: NDArray[np.bool_], placement: Placement) -> Tensor:
+    """The mask on the device: bool as fused attention takes it, or 0 and -inf to be added to the scores."""
+    tensor = torch.from_numpy(mask)
+    if placement.composite_attention:
+        tensor = torch.zeros(mask.shape, dtype=placement.dtype).masked_fill_(~tensor, -math.inf)
+    return tensor.to(placement.device)
 
 
 def teacher_forced_pass(members: Tensor, variates: int, config: Toto2ModelConfig) -> ForwardPass:
