@@ -1,4 +1,4 @@
-"""The engine: forecasts of numpy series, on one device, and the command line over it.
+"""The engine: forecasts of numpy series on one device, and the command line over it (`files.command`).
 
 Nothing here imports torch before a checkpoint is loaded.
 """
@@ -77,7 +77,7 @@ class Engine:
         import torch
 
         from toto2.checkpoint import weights_sha256
-        from toto2.device import find_device, usable_cpus
+        from toto2.device import find_device
         from toto2.folding import fold
         from toto2.model import Toto2Model
 
@@ -85,7 +85,7 @@ class Engine:
         path = Path(model_path) if model_path is not None else default_model_path()
         found = find_device(device)
         found.activate()
-        threads = threads or usable_cpus()
+        threads = threads or found.threads
         torch.set_num_threads(threads)
         model = Toto2Model.from_pretrained(path)
         parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -120,8 +120,20 @@ class Engine:
         options = DecodingOptions(FALLBACK_MIN_OBSERVATIONS, CAP)
         with torch.inference_mode(), self.device.errors():
             quantiles = decode(self.model, batch.rows, options, self.model.placement)
+        self.device.check()
         return batch.forecasts(quantiles)
 
     def memory(self) -> tuple[int, int] | None:
         """(used, total) bytes of the device; None on the CPU."""
         return self.device.memory()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    from files.command import app
+
+    app(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -64,14 +64,12 @@ class Attention(nn.Module):
         return self._attend(q, k, v, mask, causal=mask is None, forward_pass=forward_pass).transpose(1, 2).flatten(2)
 
     def _over_variates(self, q: Tensor, k: Tensor, v: Tensor, forward_pass: ForwardPass) -> Tensor:
-        rows, columns = q.shape[:2]
-        out = q.new_empty(rows, columns, self.heads, self.v_dim) if len(forward_pass.variates) > 1 else None
+        if len(forward_pass.variates) == 1 and forward_pass.variates[0].rows is None:
+            return self._within_groups(q, k, v, forward_pass.variates[0], forward_pass).flatten(2)
+        out = q.new_empty(*q.shape[:3], self.v_dim)
         for group in forward_pass.variates:
-            part = self._within_groups(q, k, v, group, forward_pass)  # (G·V, columns, heads, v_dim)
-            if out is None:
-                return part.flatten(2)
-            out.index_copy_(0, _rows(group), part)
-        assert out is not None, "a pass has at least one variate group"
+            assert group.rows is not None, "variate groups out of order name their rows"
+            out.index_copy_(0, group.rows, self._within_groups(q, k, v, group, forward_pass))
         return out.flatten(2)
 
     def _within_groups(
@@ -107,7 +105,3 @@ class Attention(nn.Module):
             scores = scores + mask
         return scores.softmax(dim=-1) @ v
 
-
-def _rows(group: VariateGroups) -> Tensor:
-    assert group.rows is not None, "one of several variate groups names its rows"
-    return group.rows

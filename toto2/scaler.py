@@ -51,7 +51,8 @@ class CausalScaler:
     def read(self, values: Floats, observed: Bools) -> Statistics:
         """Take in the next patches (r, S, patch_size) of the first r rows; statistics (r, S) at each one's last step.
 
-        A patch with nothing observed has the statistics of the last step observed before it. The deviation
+        A patch with nothing observed has the statistics of the last step observed before it (mean 0 where
+        there is none). The deviation
         divides by count − 1, at least 1, and is at least 1e-6. With `fallback_min_obs` n, patches that
         have seen fewer than n values get the statistics of the row's first n.
         """
@@ -92,7 +93,8 @@ class CausalScaler:
 def _statistics(count: Floats, total: Floats, squares: Floats, origin: Floats) -> Statistics:
     mean = total / np.maximum(count, 1)
     variance = np.maximum(squares - count * mean * mean, 0) / np.maximum(count - 1, 1)
-    return Statistics(origin + mean, np.maximum(np.sqrt(variance), SCALE_FLOOR))
+    loc = np.where(count > 0, origin + mean, 0.0)
+    return Statistics(loc, np.maximum(np.sqrt(variance), SCALE_FLOOR))
 
 
 def _first_statistics(difference: Floats, observed: Bools, origin: Floats, first: int) -> Statistics:

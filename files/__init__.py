@@ -1,0 +1,1 @@
+"""Series in files: tables in and out, and pictures of forecasts."""

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Serve forecasts: ./start_serve.sh [PORT] [DEVICE] [more flags of server.py]
+#   PORT    default 8040; DEVICE auto (default), cpu, npu:N or cuda:N
+# Makes .venv and installs what is missing the first time. Settings are environment variables too (README).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+. deploy/environment.sh
+
+case ${1:-} in
+  -h | --help)
+    sed -n '2,4s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
+port=${1:-${PORT:-8040}}
+device=${2:-${DEVICE:-auto}}
+shift $(($# < 2 ? $# : 2))
+[[ $port =~ ^[0-9]+$ ]] && ((port >= 1 && port <= 65535)) || fail "PORT must be a number from 1 to 65535, found '$port'"
+[[ $device =~ ^(auto|cpu|(npu|cuda)(:[0-9]+)?)$ ]] || fail "DEVICE must be auto, cpu, npu:N or cuda:N, found '$device'"
+
+requirements=requirements.txt
+if [[ $device == npu* || ($device == auto && -e /dev/davinci_manager) ]]; then
+  requirements=requirements-ascend.txt
+fi
+environment "$requirements"
+exec .venv/bin/python server.py --port "$port" --device "$device" "$@"

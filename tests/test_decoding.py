@@ -1,0 +1,154 @@
+"""Forecasts of tensors: padding, blocks, groups, masks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from models import SMALL, folded_model, reference_model
+
+from toto2 import Toto2Model
+
+MODEL = folded_model()
+TOLERANCE = 1e-4  # of the context's deviation
+
+
+def series(variates: int, patches: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(1, variates, patches * 32, generator=generator).cumsum(-1)
+
+
+def inputs(
+    target: torch.Tensor, mask: torch.Tensor | None = None, ids: torch.Tensor | None = None
+) -> dict[str, torch.Tensor]:
+    return {
+        "target": target,
+        "target_mask": torch.ones_like(target, dtype=torch.bool) if mask is None else mask,
+        "series_ids": torch.zeros(target.shape[:2], dtype=torch.long) if ids is None else ids,
+    }
+
+
+def assert_same(got: torch.Tensor, expected: torch.Tensor, target: torch.Tensor) -> None:
+    deviation = target.std(-1)[None, ..., None]
+    assert ((got - expected).abs() / deviation).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("block", [None, 64, 160])
+@pytest.mark.parametrize("padding", [1, 2, 7])
+def test_whole_missing_patches_in_front_change_nothing(padding: int, block: int | None) -> None:
+    target = series(3, 9)
+    mask = torch.ones_like(target, dtype=torch.bool)
+    mask[0, 1, :100] = False  # patches that are missing in one variate only
+    front = (32 * padding, 0)
+    padded = inputs(torch.nn.functional.pad(target, front, value=7.0), torch.nn.functional.pad(mask, front))
+    alone = MODEL.forecast(inputs(target, mask), 320, block)
+    assert_same(MODEL.forecast(padded, 320, block), alone, target)
+
+
+@pytest.mark.parametrize("horizon", [1, 33, 200, 256])
+def test_a_block_as_long_as_the_horizon_is_one_pass(horizon: int) -> None:
+    target = series(2, 5)
+    one = MODEL.forecast(inputs(target), horizon, None)
+    assert torch.equal(MODEL.forecast(inputs(target), horizon, -(-horizon // 32) * 32), one)
+    assert torch.equal(MODEL.forecast(inputs(target), horizon, 4096), one)
+
+
+def test_values_under_the_mask_change_nothing() -> None:
+    target = series(2, 6)
+    mask = torch.rand(target.shape, generator=torch.Generator().manual_seed(1)) > 0.4
+    mask[..., -32:] = True
+    other = torch.where(mask, target, torch.tensor(1e30))
+    assert torch.equal(MODEL.forecast(inputs(target, mask), 96), MODEL.forecast(inputs(other, mask), 96))
+
+
+def test_a_series_does_not_see_another_group() -> None:
+    target = series(4, 6)
+    ids = torch.tensor([[5, 9, 5, 9]])
+    together = MODEL.forecast(inputs(target, ids=ids), 128, 64)
+    for group in ([0, 2], [1, 3]):
+        part = target[:, group]
+        assert_same(together[:, :, group], MODEL.forecast(inputs(part), 128, 64), part)
+
+
+def test_variates_of_a_group_see_each_other() -> None:
+    target = series(2, 6)
+    changed = target.clone()
+    changed[0, 1] *= -1
+    one, other = MODEL.forecast(inputs(target), 32), MODEL.forecast(inputs(changed), 32)
+    assert (one[:, 0, 0] - other[:, 0, 0]).abs().max() > 1e-3
+
+
+def test_decoded_patches_belong_to_their_series_whatever_the_contexts_start() -> None:
+    # Missing first patches in one variate must not cost it its neighbours in later blocks.
+    target = series(2, 8)
+    mask = torch.ones_like(target, dtype=torch.bool)
+    mask[0, 1, :128] = False
+    late = MODEL.forecast(inputs(target, mask), 256, 32)
+    changed = torch.where(mask, target * torch.tensor([[[-1.0], [1.0]]]), target)
+    other = MODEL.forecast(inputs(changed, mask), 256, 32)
+    assert (late[:, 0, 1, -32:] - other[:, 0, 1, -32:]).abs().max() > 1e-3
+
+
+@given(
+    contexts=st.lists(st.integers(1, 6), min_size=2, max_size=4),
+    horizon=st.integers(1, 5),
+    seed=st.integers(0, 1000),
+)
+def test_batch_elements_are_answered_as_alone(contexts: list[int], horizon: int, seed: int) -> None:
+    longest = max(contexts)
+    targets = [series(2, patches, seed + index) for index, patches in enumerate(contexts)]
+    padded = [torch.nn.functional.pad(t, (32 * (longest - n), 0)) for t, n in zip(targets, contexts, strict=True)]
+    masks = [
+        torch.nn.functional.pad(torch.ones_like(t, dtype=torch.bool), (32 * (longest - n), 0))
+        for t, n in zip(targets, contexts, strict=True)
+    ]
+    batch = MODEL.forecast(inputs(torch.cat(padded), torch.cat(masks)), 32 * horizon, 64)
+    for index, target in enumerate(targets):
+        alone = MODEL.forecast(inputs(target), 32 * horizon, 64)
+        assert_same(batch[:, index : index + 1], alone, target)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target": torch.zeros(1, 2, 33)}, "a multiple of 32"),
+        ({"target": torch.zeros(2, 32)}, "must have shape"),
+        ({"series_ids": torch.zeros(1, 3, dtype=torch.long)}, "series_ids must have shape"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(change: dict[str, torch.Tensor], message: str) -> None:
+    target = change.get("target", torch.zeros(1, 2, 64))
+    given_inputs = {"target": target, "target_mask": torch.ones_like(target, dtype=torch.bool)}
+    given_inputs["series_ids"] = change.get("series_ids", torch.zeros(target.shape[:2], dtype=torch.long))
+    with pytest.raises(ValueError, match=message):
+        MODEL.forecast(given_inputs, 32)
+
+
+@pytest.mark.parametrize("block", [0, 33, -32])
+def test_a_block_that_is_no_multiple_of_a_patch_is_refused(block: int) -> None:
+    with pytest.raises(ValueError, match="multiple of 32"):
+        MODEL.forecast(inputs(series(1, 2)), 64, block)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"qk_norm": True, "qk_norm_include_weight": True},
+        {"norm_include_weight": True, "mlp_bias": True},
+        {"num_groups": 2, "heads_per_group": 2, "use_xpos": False},
+        {"per_dim_scale": False, "attn_bias": False, "layer_group_size": 2, "variate_layer_first": True},
+    ],
+    ids=lambda change: ",".join(change) or "published",
+)
+def test_folding_changes_nothing(change: dict[str, object]) -> None:
+    config = dataclasses.replace(SMALL, **change)  # type: ignore[arg-type]
+    target = series(3, 7)
+    mask = torch.rand(target.shape, generator=torch.Generator().manual_seed(2)) > 0.2
+    mask[0, 0, :64] = False
+    plain: Toto2Model = reference_model(config)
+    expected = plain.forecast(inputs(target, mask), 256, 96)
+    assert_same(folded_model(config).forecast(inputs(target, mask), 256, 96), expected, target)
