@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pandas as pd
 
+DATE = re.compile(r"\d{4}-\d\d")  # how an ISO 8601 date begins
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none"})
 
 
@@ -43,7 +45,7 @@ class Table:
 def read_table(path: Path) -> Table:
     """The table in a CSV file. Empty cells, NA, NaN and null are missing.
 
-    The first column holds times where its name says so, or where its cells are dates and no numbers. Times
+    The first column holds times where its name says so, or where its cells are ISO dates. Times
     must rise; where steps are missing between them, rows of missing values are put in. Raises `TableError`.
     """
     header, rows = _cells(path)
@@ -112,7 +114,7 @@ def _numbers(path: Path, name: str, cells: tuple[str, ...]) -> list[float]:
 
 def _holds_times(name: str, cells: list[str]) -> bool:
     named = name.lower() in ("time", "timestamp", "date", "datetime", "ds", "times", "dates")
-    return named or all(_number(cell) is None and any(c.isdigit() for c in cell) for cell in cells)
+    return named or all(DATE.match(cell.strip()) for cell in cells)
 
 
 def _times(path: Path, name: str, cells: list[str]) -> pd.DatetimeIndex:
@@ -126,7 +128,7 @@ def _times(path: Path, name: str, cells: list[str]) -> pd.DatetimeIndex:
             times = pd.to_datetime(cells, format="ISO8601", utc=any("+" in c or c.endswith("Z") for c in cells))
     except (ValueError, OverflowError):
         raise TableError(
-            f"{path}: column {name!r}: expected ISO 8601 times or epoch seconds, found others, such as {cells[0][:40]!r}"
+            f"{path}: column {name!r}: expected ISO 8601 times or epoch seconds, row 1 is {cells[0][:40]!r}"
         ) from None
     index = pd.DatetimeIndex(times)
     for number in range(1, len(index)):
