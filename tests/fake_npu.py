@@ -37,7 +37,7 @@ NO_FLOAT64 = {
     "aten::nan_to_num", "aten::sort", "aten::repeat_interleave",
 }  # fmt: skip
 # Composite operators for which torch_npu has a kernel of its own: they do not fall apart on the way.
-WHOLE = {"aten::linear", "aten::scaled_dot_product_attention"}
+WHOLE = {"aten::matmul", "aten::softmax", "aten::scaled_dot_product_attention"}
 COPIES = {"aten::copy_", "aten::_to_copy", "aten::_copy_from"}
 HOST_READS = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal"}
 WORDS: dict[str, Callable[[str], Exception]] = {
@@ -77,12 +77,13 @@ class Faults:
 class Record:
     """Operators that reached the device: (section, name, dtypes of the tensors, in order of first sight) → times.
 
-    section: what the caller says it is doing (`during`). out_of_memory: refused results.
+    section: what the caller says it is doing (`during`). crossings: section → operators that waited for the other
+    side, a copy to or from the host or a read of a value. out_of_memory: refused results.
     """
 
     section: str = ""
     calls: dict[tuple[str, str, tuple[str, ...]], int] = field(default_factory=dict)
-    threads: set[int] = field(default_factory=set)
+    crossings: dict[str, int] = field(default_factory=dict)
     out_of_memory: int = 0
 
     @contextmanager
@@ -93,11 +94,13 @@ class Record:
         finally:
             self.section = before
 
-    def add(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
+    def add(self, name: str, tensors: Sequence[torch.Tensor], to: torch.device) -> None:
         dtypes = tuple(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors))
         key = (self.section, name, dtypes)
         self.calls[key] = self.calls.get(key, 0) + 1
-        self.threads.add(threading.get_ident())
+        host = any(tensor.device.type == "cpu" and tensor.dim() for tensor in tensors)
+        if host or to.type == "cpu" or name in HOST_READS:
+            self.crossings[self.section] = self.crossings.get(self.section, 0) + 1
 
 
 FAULTS = Faults.from_environment()
@@ -140,13 +143,12 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = func._schema.name
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     device = next(tensor.device for tensor in tensors if isinstance(tensor, NpuTensor))
-    RECORD.add(name, tensors)
+    target = device if kwargs.get("device") is None else torch.device(kwargs["device"])
+    RECORD.add(name, tensors, target)
     _check(name, tensors, args, device)
     if name == "aten::_to_copy" and kwargs.get("dtype") == torch.float64 and kwargs.get("device") is None:
         kwargs["dtype"] = torch.float32
-    target = device
     if kwargs.get("device") is not None:
-        target = torch.device(kwargs["device"])
         kwargs["device"] = torch.device("cpu")
     kwargs.pop("pin_memory", None)
     dropped = _breaks(name)
