@@ -24,6 +24,9 @@ class Settings(BaseSettings):
     )
     device: str = Field("auto", description="auto, cpu, npu:N or cuda:N")
     dtype: str = Field("float32", description="type of weights and activations")
+    attention: Literal["auto", "fused", "composite"] = Field(
+        "auto", description="one kernel, or products and a softmax; auto chooses by device and chip"
+    )
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8040, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     api_keys_file: Path | None = Field(None, description="file of lines 'name key' or 'name sha256:HEX'")
@@ -48,7 +51,7 @@ class Settings(BaseSettings):
     log_format: Literal["json", "console"] = Field("json", description="form of the log lines")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe level logged")
 
-    @field_validator("log_format", "log_level", mode="before")
+    @field_validator("attention", "log_format", "log_level", mode="before")
     @classmethod
     def _lower(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value

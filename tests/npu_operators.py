@@ -41,7 +41,7 @@ def main(checkpoint: str, attention: str) -> None:
         with RECORD.during("stack"):
             return forward(self, *args)
 
-    Toto2Network.forward = observed  # type: ignore[method-assign]
+    Toto2Network.forward = observed  # type: ignore[method-assign, assignment]
     with RECORD.during("load"):
         engine = Engine.load(Path(checkpoint), "npu:1", threads=1, attention=attention)
     host = Engine.load(Path(checkpoint), "cpu", threads=1)

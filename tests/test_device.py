@@ -50,7 +50,8 @@ class Backend(SimpleNamespace):
 
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> Backend:
-    torch.utils.rename_privateuse1_backend("npu")  # so that `npu:0` can be written; nothing runs there
+    # So that `npu:0` can be written; nothing runs there.
+    torch.utils.rename_privateuse1_backend("npu")  # type: ignore[attr-defined]
     made = Backend()
     monkeypatch.setattr(torch, "npu", made, raising=False)
     return made
