@@ -23,7 +23,7 @@ def render(forecast: Forecast, engine: EngineInfo, milliseconds: Callable[[], fl
     the variate's spread, else with float64's; both keep their order. Raises `ValueError` for a value that is
     not finite.
     """
-    quantiles = forecast.quantiles  # (9, variates, steps)
+    quantiles = np.ascontiguousarray(forecast.quantiles)  # (9, variates, steps); orjson takes no other layout
     if not np.isfinite(quantiles).all():
         raise ValueError(f"a forecast of shape {quantiles.shape} has values that are not finite")
     with np.errstate(over="ignore", under="ignore"):
