@@ -10,6 +10,7 @@ from .errors import ServiceError, unavailable
 Phase = Literal["loading", "ready", "draining", "failed"]
 SAYS = {
     "loading": "the model is being loaded",
+    "ready": "the service is shutting down",
     "draining": "the service is shutting down",
     "failed": "the device has failed; the service is shutting down",
 }

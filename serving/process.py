@@ -85,8 +85,9 @@ class Server(uvicorn.Server):
         self._loop.call_soon_threadsafe(self._drain, sig)
 
     def _drain(self, sig: int) -> None:
-        logs.get().info("draining", signal=sig, in_flight=self.service.lifecycle.in_flight, at_most_s=self._drain_s)
-        self.service.lifecycle.drain()
+        lifecycle = self.service.lifecycle
+        lifecycle.drain()
+        logs.get().info("draining", signal=sig, in_flight=lifecycle.in_flight, at_most_s=self._drain_s)
 
     async def _end(self) -> None:
         """Waits for the end to begin, gives what is admitted its time, then lets uvicorn close the rest."""

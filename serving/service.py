@@ -44,6 +44,7 @@ class Service:
         self.admission = Admission(settings.max_concurrent_requests, settings.max_request_tokens, pace)
         self._space = BodySpace(settings.max_body_bytes)
         self._limits = parsing.Limits(settings.max_seq_length, settings.max_request_tokens)
+        self._jobs: set[Job] = set()
         self._codec = ThreadPoolExecutor(CODEC_THREADS, "codec")
         self.metrics.watch(self.queue, self.admission)
         self.worker = Worker(load, self.queue, settings.max_batch_tokens, pace, self.metrics, self.lifecycle)
@@ -57,8 +58,9 @@ class Service:
         return self.worker.info
 
     def close(self) -> None:
-        """Refuses what still waits."""
-        for job in self.queue.close():
+        """Refuses what waits and what runs."""
+        self.queue.close()
+        for job in self._jobs:
             if not job.done.done():
                 job.done.set_exception(self.lifecycle.refusal())
         self._codec.shutdown(wait=False, cancel_futures=True)
@@ -158,6 +160,7 @@ class Service:
         """The forecast of a job. Raises `ServiceError` with 504 past the deadline, `CallerGoneError`."""
         if not self.queue.put(job):
             raise self.lifecycle.refusal()
+        self._jobs.add(job)
         gone = asyncio.ensure_future(_gone(request))
         both: tuple[asyncio.Future[Any], ...] = (job.done, gone)
         try:
@@ -180,6 +183,8 @@ class Service:
                 limit = None  # it runs: the answer is on its way
         finally:
             gone.cancel()
+            job.done.cancel()
+            self._jobs.discard(job)
 
     async def _in_codec(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._codec, work, *arguments)

@@ -53,6 +53,7 @@ class Worker(threading.Thread):
         self._pace, self._metrics, self._lifecycle = pace, metrics, lifecycle
         self._loop = asyncio.get_running_loop()
         self._engine: ForecastEngine
+        self._batch: list[Job] = []
         self._busy_since: float | None = time.monotonic()
         self.info: EngineInfo | None = None
 
@@ -92,9 +93,9 @@ class Worker(threading.Thread):
     def _serve(self) -> None:
         self._busy_since = None
         while (jobs := self._queue.take()) is not None:
-            self._busy_since = time.monotonic()
+            self._busy_since, self._batch = time.monotonic(), jobs
             self._run(jobs)
-            self._busy_since = None
+            self._busy_since, self._batch = None, []
 
     def _run(self, jobs: list[Job]) -> None:
         """Forecasts a batch; where it does not fit or fails, its halves, down to the one request at fault."""
@@ -104,7 +105,6 @@ class Worker(threading.Thread):
         try:
             forecasts = self._engine.forecast([job.request for job in jobs])
         except DeviceFailure:
-            self._tell(lambda: _refuse(jobs, self._lifecycle.refusal()))
             raise
         except (OutOfDeviceMemory, MemoryError):
             self._metrics.out_of_memory.inc()
@@ -140,7 +140,7 @@ class Worker(threading.Thread):
     def _fail(self, reason: str) -> None:
         def tell() -> None:
             self._lifecycle.fail(reason)
-            _refuse(self._queue.close(), self._lifecycle.refusal())
+            _refuse([*self._batch, *self._queue.close()], self._lifecycle.refusal())
 
         self._tell(tell)
 

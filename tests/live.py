@@ -95,9 +95,9 @@ class Live:
 
 def read_answer(connection: socket.socket) -> Answer:
     """One answer from an open connection."""
-    response = http.client.HTTPResponse(connection)
-    response.begin()
-    return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+    with contextlib.closing(http.client.HTTPResponse(connection)) as response:
+        response.begin()
+        return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
 
 
 def head(length: int, more: str = "", path: str = "/v1/forecast", method: str = "POST") -> bytes:

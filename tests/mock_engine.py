@@ -43,6 +43,7 @@ class MockEngine:
         )
         self.most_tokens = most_tokens
         self.batches: list[int] = []
+        self.pause = 0.0  # seconds, before requests of two steps
         self.open = threading.Event()  # clear it to keep a batch running
         self.open.set()
         self.running = threading.Event()
@@ -50,6 +51,8 @@ class MockEngine:
     def forecast(self, requests: Sequence[ForecastRequest]) -> list[Forecast]:
         self.running.set()
         self.open.wait()
+        if any(len(request.target[0]) == 2 for request in requests):
+            time.sleep(self.pause)
         self.batches.append(len(requests))
         if any(request.target[0, 0] == KILLER for request in requests):
             raise DeviceFailure("device mock:0 failed: error 107002 in a kernel")
@@ -81,14 +84,8 @@ def load() -> MockEngine:
     if mode == "broken":
         raise OSError("a library is missing")
     engine = MockEngine()
-    if mode.startswith("slow"):
-        whole, seconds = engine.forecast, float(mode.removeprefix("slow"))
-
-        def slow(requests: Sequence[ForecastRequest]) -> list[Forecast]:
-            time.sleep(seconds)
-            return whole(requests)
-
-        engine.forecast = slow  # type: ignore[method-assign]
+    if mode:
+        engine.pause = 1e6 if mode == "stuck" else float(mode.removeprefix("slow"))
     return engine
 
 
