@@ -47,7 +47,12 @@ class Settings:
     def config(self) -> Toto2ModelConfig:
         """The family's flags at this width."""
         return Toto2ModelConfig(
-            d_model=self.d_model, num_heads=self.num_heads, num_layers=self.num_layers, d_ff=self.d_ff
+            d_model=self.d_model,
+            num_heads=self.num_heads,
+            num_layers=self.num_layers,
+            d_ff=self.d_ff,
+            attn_bias=True,
+            norm_eps=1e-4,
         )
 
 
