@@ -24,7 +24,10 @@ class Linear(nn.Module):
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         super().__init__()
         self.out_features = out_features
-        self.weight = Parameter(torch.randn(out_features, in_features), self.weight_type)
+        weight = torch.empty(out_features, in_features)
+        if not weight.is_meta:  # there is nothing to draw, and torch would import its compiler to do so (a second)
+            weight.normal_()
+        self.weight = Parameter(weight, self.weight_type)
         self.bias = Parameter(torch.zeros(out_features), "bias") if bias else None
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -29,6 +30,8 @@ from toto2.checkpoint_files import (
 )
 from toto2.configuration import Toto2ModelConfig, state_dict_shapes
 from toto2.safetensors_header import CheckpointError, Entry, Shape, opened
+
+_READERS = 4  # reads at once: one thread's copying and page faults are slower than a disk
 
 __all__ = [
     "CONFIG_NAME",
@@ -83,16 +86,24 @@ def save(directory: str | Path, config: Toto2ModelConfig, state_dict: Mapping[st
 
 
 def _read_tensors(entries: Mapping[str, Entry], shapes: Mapping[str, Shape]) -> dict[str, torch.Tensor]:
-    tensors: dict[str, torch.Tensor] = {}
-    for file, part in groupby(entries.items(), key=lambda item: item[1].file):
-        with opened(file) as stream:
-            for name, entry in part:
-                tensors[name] = torch.empty(shapes[name], dtype=torch.float32)
-                stream.seek(entry.start)
-                buffer = tensors[name].view(-1).numpy().data.cast("B")
-                if stream.readinto(buffer) != entry.end - entry.start:
-                    raise CheckpointError(file, f"ended within tensor {name}", "it changed while it was read")
+    tensors = {name: torch.empty(shapes[name], dtype=torch.float32) for name in entries}
+    with ThreadPoolExecutor(_READERS) as pool:
+        for file, part in groupby(entries.items(), key=lambda item: item[1].file):
+            with opened(file) as stream:
+                reads = [pool.submit(_read_tensor, stream.fileno(), entry, tensors[name]) for name, entry in part]
+                for read in reads:
+                    read.result()
     return tensors
+
+
+def _read_tensor(descriptor: int, entry: Entry, tensor: torch.Tensor) -> None:
+    buffer = tensor.view(-1).numpy().data.cast("B")
+    done = 0
+    while done < len(buffer):  # a system call gives at most 2 GiB
+        count = os.preadv(descriptor, [buffer[done:]], entry.start + done)
+        if count == 0:
+            raise CheckpointError(entry.file, f"ends {len(buffer) - done} bytes early", "it changed while it was read")
+        done += count
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dd_unit_scaling import Linear, RMSNorm
@@ -18,7 +17,7 @@ from dd_unit_scaling.functional import SILU_SCALE, per_dim_scale
 from toto2.attention import Attention
 from toto2.model import Toto2Model
 from toto2.passes import Placement
-from toto2.products import PackedProduct, PlainProduct, Product
+from toto2.products import Int8Product, PackedProduct, PlainProduct, Product
 from toto2.residual_mlp import ResidualMLP
 from toto2.transformer import FeedForward, Layer
 
@@ -69,7 +68,9 @@ class FoldedRMSNorm(nn.Module):
         self.weight = norm.weight
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.rms_norm(input, input.shape[-1:], self.weight, self.eps)
+        mean_square = torch.linalg.vector_norm(input, dim=-1, keepdim=True).square_().div_(input.shape[-1])
+        normed = input * mean_square.add_(self.eps).rsqrt_()
+        return normed if self.weight is None else normed.mul_(self.weight)
 
 
 @torch.no_grad()
@@ -140,12 +141,15 @@ class _Folder:
         for start, stop in bounds or [(0, linear.out_features)]:
             scale = factor[start:stop] if isinstance(factor, Tensor) else torch.tensor(factor)
             scale = scale.to(linear.weight.device)
-            weight = linear.weight[start:stop] * scale.unsqueeze(-1)
-            bias = None if linear.bias is None else linear.bias[start:stop] * scale
+            # In place: a scaled copy of every weight would leave holes of its size in the heap.
+            weight = linear.weight[start:stop].mul_(scale.unsqueeze(-1))
+            bias = None if linear.bias is None else linear.bias[start:stop].mul_(scale)
             parts[start, stop] = self._product(weight, bias)
         return FoldedLinear(parts)  # type: ignore[return-value]  # the same interface
 
     def _product(self, weight: Tensor, bias: Tensor | None) -> Product:
         to = {"device": self.placement.device, "dtype": self.placement.dtype}
         weight, bias = weight.to(**to), None if bias is None else bias.to(**to)  # type: ignore[call-overload]
+        if self.placement.int8_weights:
+            return Int8Product(weight, bias)
         return PackedProduct(weight, bias) if self.placement.packed else PlainProduct(weight, bias)
