@@ -33,7 +33,7 @@ class Settings(BaseSettings):
     allow_unauthenticated: bool = Field(False, description="listen on other addresses than loopback without keys")
     max_seq_length: int = Field(32768, ge=32, description="steps of context used; longer ones lose their front")
     max_request_tokens: int = Field(
-        16384, ge=2, description="most work of a request: variates x patches of 32 steps, context and horizon"
+        8192, ge=2, description="most work of a request: variates x patches of 32 steps, context and horizon"
     )
     max_body_bytes: int = Field(16 * MIB, ge=1, description="most bytes of a body, also once decompressed")
     max_concurrent_requests: int = Field(64, ge=1, description="requests admitted at once; more get 429")

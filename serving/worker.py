@@ -115,7 +115,7 @@ class Worker(threading.Thread):
             self._halve(jobs, lambda _: unusable)
         except Exception as error:
             failure = error
-            logs.get().error("batch failed", requests=len(jobs), tokens=computed_tokens(jobs), exc_info=True)
+            logs.get().error("batch failed", requests=len(jobs), error=type(error).__name__)
             self._halve(jobs, lambda _: failure)
         else:
             self._answer(jobs, forecasts, time.perf_counter())

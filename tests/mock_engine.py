@@ -27,7 +27,7 @@ KILLER = 667.0  # ... that breaks the device
 
 
 class MockEngine:
-    """Every step of a forecast is the context's mean, the quantiles spread by its deviation."""
+    """Every step of a forecast is the context's mean, the quantiles spread by a quarter of its range."""
 
     def __init__(self, most_tokens: int = 10**9, device: str = "mock:0") -> None:
         self.info = EngineInfo(
@@ -70,7 +70,7 @@ class MockEngine:
         cut = used[:, -MAX_CONTEXT:]
         with np.errstate(over="ignore"):
             centre = np.nanmean(cut / 2, axis=1) * 2
-        width = np.nan_to_num(np.nanstd(cut / 4, axis=1) * 4, posinf=0.0)
+        width = np.nanmax(cut / 4, axis=1) - np.nanmin(cut / 4, axis=1)
         values = centre[None, :, None] + (LEVELS - 0.5)[:, None, None] * width[None, :, None]
         quantiles = np.repeat(values, request.prediction_length, axis=2)
         quantiles = np.clip(quantiles, -1.7e308, 1.7e308)
