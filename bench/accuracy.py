@@ -1,9 +1,9 @@
 """``python -m bench.accuracy --model DIR``: rolling-origin accuracy on real series, against simple methods and AutoETS.
 
-MASE (Hyndman & Koehler, 2006) is of the median, scaled by the seasonal naive error within the context. WQL is the mean
-weighted quantile loss over the nine levels, 2 · sum of pinball losses / sum of |actual|. Coverage is the share of actual
-values between the quantiles 0.1 and 0.9. The naive methods' quantiles are normal about the point, with the deviation of
-their own errors within the context, growing as they do (Hyndman & Athanasopoulos, "Forecasting", section 5.5).
+MASE (Hyndman & Koehler, 2006) is of the median, scaled by the seasonal naive error within the context. WQL is the
+mean weighted quantile loss over the nine levels, 2 · sum of pinball losses / sum of |actual|. Coverage is the share of
+actual values between the quantiles 0.1 and 0.9. The naive methods' quantiles are normal about the point, with the
+deviation of their own errors within the context, growing as they do (Hyndman & Athanasopoulos, "Forecasting", 5.5).
 """
 
 from __future__ import annotations
@@ -226,13 +226,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = evaluate(methods, sets)
     print(f"{engine.info.name} ({engine.info.parameters:,} parameters) on {engine.info.device}\n\n{table(rows)}\n")
     core = [row for row in rows if row["core"]]
-    result = {"model": engine.info.name, "sha256": engine.info.sha256, "rows": rows, "all": summary(rows)}
-    if core:
-        result["core"] = summary(core)
-    for name in ("core", "all"):
-        for key, value in result.get(name, {}).items():
+    means = {name: summary(some) for name, some in (("core", core), ("all", rows)) if some}
+    for name, mean in means.items():
+        for key, value in mean.items():
             print(f"{name:5} {key:26} {value:.3f}")
     if args.json:
+        result = {"model": engine.info.name, "sha256": engine.info.sha256, "rows": rows, "means": means}
         args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if args.plot:
         _plot(engine, sets, args.plot)

@@ -78,7 +78,7 @@ def test_a_constant_row_becomes_zeros() -> None:
 def test_some_blocks_share_a_signal_and_others_do_not() -> None:
     values, _ = SeriesGenerator(2).batch(0, 128, 1024)
     blocks = [block for block in values.reshape(-1, VARIATES, 1024) if block.std(axis=1).min() > 0]
-    strongest = [np.abs(np.corrcoef(block)[0, 1:]).max() for block in blocks]
+    strongest = [np.abs(np.asarray(np.corrcoef(block))[0, 1:]).max() for block in blocks]
     assert np.mean(np.array(strongest) > 0.9) > 0.05
     assert np.mean(np.array(strongest) < 0.5) > 0.2
 

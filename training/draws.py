@@ -121,9 +121,14 @@ class Draw:
         """1.0 with the probability, else 0.0, (rows, 1)."""
         return (self.rng.random((rows, 1)) < probability).astype(np.float32)
 
-    def pick(self, options: Sequence[float] | NDArray[np.float64], rows: int, weights: object = None) -> Array:
+    def pick(
+        self,
+        options: Sequence[float] | NDArray[np.float64],
+        rows: int,
+        weights: NDArray[np.float64] | Sequence[float] | None = None,
+    ) -> Array:
         """One of the options a row, (rows, 1)."""
-        share = None if weights is None else np.asarray(weights, dtype=float) / np.sum(weights)  # type: ignore[arg-type]
+        share = None if weights is None else np.asarray(weights, dtype=float) / np.sum(weights)
         return self.rng.choice(np.asarray(options, dtype=np.float32), (rows, 1), p=share)
 
     def normal(self, rows: int, steps: int) -> Array:
@@ -140,9 +145,9 @@ class Draw:
         return noise
 
     def periods(self, rows: int, steps: int, integral: bool = False) -> Array:
-        """Cycle lengths in steps, from 3 to about a third of the series: most from calendars, the rest free, (rows, 1)."""
+        """Cycle lengths in steps, from 4 to 2/5 of the series or 700: most from calendars, the rest free, (rows, 1)."""
         common = self.pick(CALENDAR_PERIODS, rows, CALENDAR_WEIGHTS)
-        reach = LONG_PERIODS <= max(steps / 2.5, 100)
+        reach = max(steps / 2.5, 100) >= LONG_PERIODS
         long = self.pick(LONG_PERIODS[reach], rows, LONG_WEIGHTS[reach])
         free = self.log_uniform(4, max(min(steps / 2.5, 700), 16), rows)
         kind = self.rng.random((rows, 1))
@@ -159,7 +164,7 @@ class Draw:
         return self.bank.look_up(self.rng.integers(0, len(self.bank), (rows, 1)), phase)
 
     def slots(self, period: Array, steps: int) -> Array:
-        """A cycle with a value of its own for each of `period` (rows, 1, integral, at most 64) steps: months, weekdays."""
+        """A cycle with a value of its own for each of `period` (rows, 1), whole, at most 64: months, weekdays."""
         rows = len(period)
         values = self.normal(rows, 64)
         drift = self.rng.integers(0, 64, (rows, 1))
@@ -200,8 +205,8 @@ class Draw:
             power += weight * density / np.maximum(density.sum(axis=1, keepdims=True), 1e-9)
         return self._shaped(rows, steps, length, np.sqrt(power))
 
-    def filtered(self, noise: Array, numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> Array:
-        """Each row of `noise` through its own linear filter; coefficients (rows, order), after a run-in of the row itself."""
+    def filtered(self, noise: Array, numerator: NDArray[np.floating], denominator: NDArray[np.floating]) -> Array:
+        """Each row of `noise` through a linear filter of its own, at rest before; coefficients (rows, order)."""
         out = np.empty_like(noise)
         for row, (top, bottom) in enumerate(zip(numerator, denominator, strict=True)):
             out[row] = signal.lfilter(top, bottom, noise[row])

@@ -33,7 +33,9 @@ def structural(draw: Draw, rows: int, steps: int) -> Array:
     slotted = draw.chance(0.35, rows) * whole
     season = np.where(slotted > 0, draw.slots(np.clip(np.round(first), 2, 64), steps), draw.season(first, steps))
     if draw.rng.random() < 0.5:
-        season = season * np.exp(0.4 * draw.chance(0.5, rows) * draw.power_noise(rows, steps, draw.uniform(1.8, 3, rows)))
+        season = season * np.exp(
+            0.4 * draw.chance(0.5, rows) * draw.power_noise(rows, steps, draw.uniform(1.8, 3, rows))
+        )
     second = first * draw.pick([7, 4, 12, 2, 5, 3.37, 0.21], rows, [6, 2, 2, 1, 1, 1, 2])
     season += draw.chance(0.4, rows) * draw.log_uniform(0.15, 1.5, rows) * draw.season(np.maximum(second, 3), steps)
     slow = trend(draw, rows, steps) * draw.log_uniform(0.05, 12, rows) * draw.chance(0.8, rows)
@@ -62,7 +64,9 @@ def clean_season(draw: Draw, rows: int, steps: int) -> Array:
     first = draw.periods(rows, steps)
     total = draw.season(first, steps)
     # Pure sines are a quarter of the first cycles: the simplest series must come out best.
-    sines = np.sin((np.arange(steps, dtype=np.float32)[None] / first + draw.uniform(0, 1, rows)) * np.float32(2 * np.pi))
+    sines = np.sin(
+        (np.arange(steps, dtype=np.float32)[None] / first + draw.uniform(0, 1, rows)) * np.float32(2 * np.pi)
+    )
     total = np.where(draw.chance(0.25, rows) > 0, sines * np.float32(1.414), total)
     for probability in (0.4, 0.2):
         other = draw.season(draw.periods(rows, steps), steps)
@@ -212,24 +216,29 @@ def quasi_cycles(draw: Draw, rows: int, steps: int) -> Array:
 
 def _jumps(draw: Draw, rows: int, steps: int, lengths: Array) -> Array:
     """Levels that hold for stretches of about `lengths` (rows, 1) steps, standard normal each."""
-    segment = np.cumsum(draw.rng.random((rows, steps), dtype=np.float32) < 1 / lengths, axis=1)
+    segment = np.cumsum(draw.rng.random((rows, steps), dtype=np.float32) < 1 / lengths, axis=1, dtype=np.int64)
     return np.take_along_axis(draw.normal(rows, int(segment.max()) + 1), segment, axis=1)
 
 
 def regimes(draw: Draw, rows: int, steps: int) -> Array:
-    """Shifts of level, bursts of variance, spikes (at random or at regular places), switching between two behaviours."""
+    """Shifts of level, bursts of variance, spikes at random or regular places, switching between two behaviours."""
     shift = _jumps(draw, rows, steps, draw.log_uniform(12, steps, rows)) * draw.log_uniform(0.3, 5, rows)
     base = draw.season(draw.periods(rows, steps), steps) * draw.chance(0.5, rows) + _errors(draw, rows, steps) * (
-        draw.log_uniform(0.02, 1, rows) * np.exp(0.8 * draw.chance(0.4, rows) * _jumps(draw, rows, steps, draw.log_uniform(20, steps, rows)))
+        draw.log_uniform(0.02, 1, rows)
+        * np.exp(0.8 * draw.chance(0.4, rows) * _jumps(draw, rows, steps, draw.log_uniform(20, steps, rows)))
     )
     spiky = draw.rng.random((rows, steps), dtype=np.float32) < 1 / draw.log_uniform(20, 600, rows)
     period = np.round(draw.periods(rows, steps))
-    regular = (np.arange(steps)[None] + np.floor(draw.uniform(0, 1, rows) * period)) % period < draw.pick([1, 1, 2, 3], rows)
+    regular = (np.arange(steps)[None] + np.floor(draw.uniform(0, 1, rows) * period)) % period < draw.pick(
+        [1, 1, 2, 3], rows
+    )
     struck = np.where(draw.chance(0.4, rows) > 0, regular, spiky).astype(np.float32)
     struck *= 1 + 0.3 * draw.normal(rows, steps) * draw.chance(0.7, rows)
     ones = np.ones((rows, 1), np.float32)
     fading = np.concatenate([ones, -draw.uniform(0, 0.95, rows) * draw.chance(0.5, rows)], 1)
-    spikes = draw.filtered(struck, ones, fading) * draw.log_uniform(1, 12, rows) * draw.pick([-1, 1], rows, [0.25, 0.75])
+    spikes = (
+        draw.filtered(struck, ones, fading) * draw.log_uniform(1, 12, rows) * draw.pick([-1, 1], rows, [0.25, 0.75])
+    )
     state = _jumps(draw, rows, steps, draw.log_uniform(20, steps / 2, rows)) > 0
     switched = np.where(state, base, unit(stochastic(draw, rows, steps)))
     switches = draw.chance(0.2, rows)
@@ -251,7 +260,7 @@ def counts(draw: Draw, rows: int, steps: int) -> Array:
 
 
 def plain(draw: Draw, rows: int, steps: int) -> Array:
-    """The simplest series: constants, lines, growth, a line with a sine, a constant that changes once, with little noise."""
+    """The simplest series: constants, lines, growth, a line with a sine, one change of level, with little noise."""
     time = np.arange(steps, dtype=np.float32)[None] / np.float32(steps)
     kind = draw.rng.integers(0, 7, (rows, 1))
     line = time * draw.pick([-1, 1], rows)

@@ -85,7 +85,7 @@ def _flip(draw: Draw, series: Array) -> Array:
 
 def _round(draw: Draw, series: Array) -> Array:
     grid = draw.log_uniform(2, 60, len(series))
-    return np.round(series * grid) / grid
+    return (np.round(series * grid) / grid).astype(np.float32)
 
 
 def _clip(draw: Draw, series: Array) -> Array:
@@ -155,5 +155,7 @@ def _observed(draw: Draw, rows: int, steps: int) -> NDArray[np.bool_]:
             seen[row, begin : begin + length] = False
     weekly = np.nonzero(rng.random(rows) < 0.015)[0]
     period = rng.choice([7, 24, 168], (len(weekly), 1))
-    seen[weekly] &= (time[None] + rng.integers(0, 168, (len(weekly), 1))) % period < period * rng.uniform(0.6, 0.95, (len(weekly), 1))
+    seen[weekly] &= (time[None] + rng.integers(0, 168, (len(weekly), 1))) % period < period * rng.uniform(
+        0.6, 0.95, (len(weekly), 1)
+    )
     return seen

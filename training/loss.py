@@ -35,7 +35,8 @@ def step_tensors(batch: Batch, config: Toto2ModelConfig) -> Step:
     party = torch.from_numpy(batch.partition).unflatten(0, (-1, VARIATES))
     same = (party[:, None, :] == party[:, :, None])[:, None]
     mask, time_mask = forward_pass.variates[0].mask, forward_pass.time_mask
-    assert mask is not None and time_mask is not None
+    assert mask is not None
+    assert time_mask is not None
     inputs = torch.cat((torch.from_numpy(batch.patches), torch.from_numpy(batch.missing)), dim=-1)
     targets, weights = torch.from_numpy(batch.targets), torch.from_numpy(batch.weights)
     rotation = forward_pass.rotation
@@ -65,7 +66,7 @@ def quantiles_of(model: Toto2Model, step: Step, bfloat16: bool) -> Tensor:
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
         x = model.transformer(x, forward_pass)
         out = model.output_head(x)
-    return out.float().unflatten(-1, (-1, len(QUANTILE_LEVELS)))  # type: ignore[no-any-return]
+    return out.float().unflatten(-1, (-1, len(QUANTILE_LEVELS)))
 
 
 def batch_loss(model: Toto2Model, step: Step, bfloat16: bool) -> Tensor:

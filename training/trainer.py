@@ -30,6 +30,9 @@ HELD_OUT_SEED = 1_000_003
 HELD_OUT_BATCHES = 8
 
 
+Show = Callable[[str], None]  # takes a line for a person
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything that decides the weights, besides the code."""
@@ -106,7 +109,7 @@ class Trainer:
     def _batch(self, index: int) -> Batch:
         return training_batch(self._generator, index, *batch_shape(self.settings, index))
 
-    def train(self, schedule: Schedule, max_seconds: float | None, log_every: int, show: Callable[[str], None]) -> bool:
+    def train(self, schedule: Schedule, max_seconds: float | None, log_every: int, show: Show) -> bool:
         """Train to the schedule's end, or until `max_seconds` of training in all; True where the end was reached.
 
         Logs every `log_every` points and saves the state with each entry. SIGTERM and SIGINT save and stop.
@@ -121,7 +124,7 @@ class Trainer:
                 batch = upcoming.result()
                 upcoming = ahead.submit(self._batch, self.progress.step + 1)
                 loss = self.loss(self.model, step_tensors(batch, self.model.config), self.bfloat16)
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 clock = 0.0 if max_seconds is None else self.progress.seconds / max_seconds
                 factor = schedule.factor(self.progress.points, clock)
                 norms.append(self.optimisers.step(factor))
@@ -131,7 +134,7 @@ class Trainer:
                 self.progress.seconds = time.monotonic() - started
                 if self.progress.points - logged >= log_every or self._done(schedule, max_seconds):
                     rate = (self.progress.points - logged) / (time.monotonic() - since)
-                    self._log(losses, norms, rate, factor, schedule, show)
+                    self._log(losses, norms, rate, factor, schedule.points, show)
                     losses, norms, since, logged = [], [], time.monotonic(), self.progress.points
             upcoming.cancel()
         save_state(self.state_dir, self.progress, asdict(self.settings), self.model, self.optimisers)
@@ -142,7 +145,7 @@ class Trainer:
         return late or self.progress.points >= schedule.points
 
     def _log(
-        self, losses: list[float], norms: list[float], rate: float, factor: float, schedule: Schedule, show: Callable[[str], None]
+        self, losses: list[float], norms: list[float], rate: float, factor: float, points: int, show: Show
     ) -> None:
         entry = {
             "step": self.progress.step,
@@ -156,7 +159,7 @@ class Trainer:
         }
         append_log(self.state_dir, entry)
         save_state(self.state_dir, self.progress, asdict(self.settings), self.model, self.optimisers)
-        share = self.progress.points / schedule.points
+        share = self.progress.points / points
         show(
             f"{share:6.1%}  {entry['seconds']:7.0f} s  {rate / 1e3:4.0f}k points/s  train {entry['train_loss']:.4f}  "
             f"held out {entry['held_out_loss']:.4f}  rate x{factor:.2f}"
