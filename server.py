@@ -157,7 +157,14 @@ def load_engine(settings: Settings) -> ForecastEngine:
     """The engine of the settings. Raises `ValueError` with a line that says what is wrong and what to do."""
     path = settings.model_path or default_model_path()
     logs.get().info("loading", model_path=str(path), chosen="set" if settings.model_path else "default")
-    return Engine.load(path, settings.device, settings.dtype, settings.max_seq_length, attention=settings.attention)
+    return Engine.load(
+        path,
+        settings.device,
+        settings.dtype,
+        settings.max_seq_length,
+        settings.threads,
+        settings.attention,
+    )
 
 
 def run(settings: Settings, load: Callable[[], ForecastEngine]) -> int:

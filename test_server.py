@@ -15,6 +15,7 @@ import sys
 import time
 import urllib.parse
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 SHAPES = ((3, 1024, 96), (3, 512, 96), (1, 4096, 336), (1, 1024, 1024))
@@ -72,7 +73,7 @@ def check(status: int, answer: Any, variates: int, horizon: int) -> None:
     expect(shapes == {(variates, horizon)}, f"expected shape {(variates, horizon)}, found {shapes}")
     flat = [[x for values in row for x in values] for row in rows]
     expect(all(math.isfinite(x) for row in flat for x in row), "expected finite numbers")
-    ordered = all(a <= b for low, high in zip(flat, flat[1:], strict=False) for a, b in zip(low, high, strict=True))
+    ordered = all(a <= b for low, high in pairwise(flat) for a, b in zip(low, high, strict=True))
     expect(ordered, "expected quantiles in rising order")
 
 
@@ -94,15 +95,10 @@ def check_other_places(service: Service) -> str:
     for path in ("/health", "/ready"):
         status, _ = service.ask(path)
         expect(status == 200, f"{path}: expected status 200, found {status}")
-    for body, field in (
-        ({"series": [[1, 2], [3]]}, "series"),
-        ({"series": [1], "prediction_length": 0}, "prediction_length"),
-    ):
-        status, answer = service.ask("/v1/forecast", body)
-        expect(status == 422, f"expected status 422 for a wrong {field}, found {status}")
-        expect(
-            answer["detail"][0]["loc"][1] == field, f"expected an error at {field}, found {answer['detail'][0]['loc']}"
-        )
+    for field, wrong in (("series", [[1, 2], [3]]), ("prediction_length", 0)):
+        status, answer = service.ask("/v1/forecast", {"series": [1]} | {field: wrong})
+        found = status, answer["detail"][0]["loc"]
+        expect(found == (422, ["body", field]), f"expected status 422 and an error at {field}, found {found}")
     status, gap = service.ask("/v1/forecast", {"series": [1.0, None, 3.0], "prediction_length": 5})
     check(status, gap, 1, 5)
     status, models = service.ask("/v1/models")
