@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from toto2 import Toto2Model
 from toto2.checkpoint import (
     CheckpointError,
     published_size,
@@ -84,9 +85,7 @@ def test_saving_leaves_nothing_but_the_two_files(checkpoint: Path) -> None:
 
 
 def test_a_state_dict_of_another_model_is_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"the state dict is not of that configuration: 22 tensors are missing"
-    ):
+    with pytest.raises(ValueError, match=r"the state dict is not of that configuration: 22 tensors are missing"):
         save(tmp_path, PUBLISHED["4m"], state_dict())
     assert not list(tmp_path.iterdir())
 
@@ -141,6 +140,26 @@ def test_the_digest_of_shards_is_that_of_what_sha256sum_prints(checkpoint: Path)
     files = shard(checkpoint)
     printed = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files)
     assert weights_sha256(checkpoint) == hashlib.sha256(printed.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {},
+        {"attn_bias": True, "mlp_bias": True},
+        {"norm_include_weight": True},
+        {"qk_norm": True, "qk_norm_include_weight": True},
+        {"qk_norm": True, "norm_include_weight": True},
+        {"per_dim_scale": False, "use_xpos": False},
+        {"num_groups": 1, "qk_dim": 12, "v_dim": 20, "d_ff": 24},
+        {"patch_size": 16},
+    ],
+)
+def test_the_expected_names_and_shapes_are_those_of_the_model(switches: dict[str, object]) -> None:
+    config = Toto2ModelConfig.from_dict({"d_model": 16, "num_heads": 2, "num_layers": 2, **switches})
+    with torch.device("meta"):
+        model = Toto2Model(config)
+    assert {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()} == state_dict_shapes(config)
 
 
 # What is wrong: how the checkpoint is broken, and what the one line says

@@ -66,15 +66,15 @@ def test_widths_that_are_left_out_follow_from_the_others() -> None:
         ({"qk_dim": 18}, "qk_dim must be a multiple of 4, found 18"),
         ({"num_groups": 3}, "num_groups x heads_per_group must be num_heads, found 3 x 1 and 4"),
         ({"layer_group_size": 3}, "num_layers must be a multiple of layer_group_size, found 4 and 3"),
+        ({"pre_norm": False}, "pre_norm must be true, found false"),
+        ({"num_output_patches": 2}, "num_output_patches must be from 1 to 1, found 2"),
         ({"num_variate_layers_per_group": 5}, "num_variate_layers_per_group must be from 0 to 4, found 5"),
         ({"norm_eps": float("nan")}, "norm_eps must be a positive number, found nan"),
         ({"residual_mult": -1.0}, "residual_mult must be a positive number, found -1.0"),
         ({"dropout_p": 1.0}, "dropout_p must be at least 0 and below 1, found 1.0"),
     ],
 )
-def test_a_value_that_cannot_be_meant_is_named_with_what_was_expected(
-    change: dict[str, object], message: str
-) -> None:
+def test_a_value_that_cannot_be_meant_is_named_with_what_was_expected(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Toto2ModelConfig.from_dict(SMALL | change)
 

@@ -193,6 +193,14 @@ def test_a_wrong_file_under_the_final_name_stays_until_a_verified_one_replaces_i
     assert holds_the_model(directory)
 
 
+def test_a_file_that_is_there_already_is_not_fetched_again(hub: HubStandIn, source: str, tmp_path: Path) -> None:
+    (put_model(tmp_path / "model") / "config.json").unlink()
+
+    assert run(tmp_path / "model", "--source", source) == 0
+    assert holds_the_model(tmp_path / "model")
+    assert hub.ranges("model.safetensors") == []
+
+
 def test_a_partial_file_of_other_bytes_is_thrown_away(hub: HubStandIn, source: str, tmp_path: Path) -> None:
     (tmp_path / "model" / ".download").mkdir(parents=True)
     (tmp_path / "model" / ".download" / "model.safetensors.incomplete").write_bytes(b"other" * 999)

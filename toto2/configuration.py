@@ -105,8 +105,10 @@ class Toto2ModelConfig:
         for name in ("d_model", "num_heads", *_DERIVABLE, "patch_size"):
             _check_range(name, getattr(self, name), 1, _LIMIT)
         _check_range("num_layers", self.num_layers, 1, 4096)
-        _check_range("num_output_patches", self.num_output_patches, 1, 4096)
+        _check_range("num_output_patches", self.num_output_patches, 1, 1)  # what the output head here is made for
         _check_range("num_variate_layers_per_group", self.num_variate_layers_per_group, 0, self.layer_group_size)
+        if not self.pre_norm:  # no published size has it, and nothing says how such a stack would end
+            raise ValueError("pre_norm must be true, found false")
         if self.num_groups * self.heads_per_group != self.num_heads:
             raise ValueError(
                 f"num_groups x heads_per_group must be num_heads, found {self.num_groups} x "
@@ -137,10 +139,9 @@ def state_dict_shapes(config: Toto2ModelConfig, num_quantiles: int = 9) -> dict[
     shapes = _residual_mlp("patch_proj", 2 * patch, 4 * d, d)
     for index in range(config.num_layers):
         shapes |= {f"transformer.layers.{index}.{name}": shape for name, shape in _layer(config).items()}
-    if config.pre_norm and config.norm_include_weight:
+    if config.norm_include_weight:
         shapes["transformer.out_norm.weight"] = (d,)
-    outputs = config.num_output_patches * patch * num_quantiles
-    return shapes | _residual_mlp("output_head.param_projection.proj", d, 4 * d, outputs)
+    return shapes | _residual_mlp("output_head.param_projection.proj", d, 4 * d, patch * num_quantiles)
 
 
 def parameter_count(config: Toto2ModelConfig) -> int:

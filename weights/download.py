@@ -121,12 +121,13 @@ def _obtain(size: str, file: RemoteFile, staging: Path, hub: Hub, attempts: int,
             target.unlink()  # begin again, not from these bytes
             raise
 
-    for cached in modelscope_caches(size):
-        if not target.exists() and (cached / file.name).is_file():
+    for place in [staging.parent, *modelscope_caches(size)]:  # the model's own directory may lack only the other file
+        copy = place / file.name
+        if not target.exists() and copy.is_file() and copy.stat().st_size == file.size:
             try:
-                return once(LocalCopy(cached))
+                return once(LocalCopy(place))
             except (HubError, VerificationError) as error:
-                say(f"passing over the copy in {cached}: {error}")
+                say(f"passing over the copy in {place}: {error}")
     return _retrying(lambda: once(hub), attempts, say)
 
 
