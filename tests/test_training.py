@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 from collections.abc import Iterator
@@ -216,3 +217,27 @@ def test_masked_values_do_not_reach_the_loss() -> None:
         before = quantiles_of(model, step, bfloat16=False)
         step.targets[:, -1] = 5.0
         assert torch.equal(before, quantiles_of(model, step, bfloat16=False))
+
+
+def test_a_position_answers_from_the_patches_up_to_it_alone() -> None:
+    model = Toto2Model(TINY.config())
+    step = step_tensors(training_batch(SeriesGenerator(0), 0, 8, 16), model.config)
+    later = step.inputs.clone()
+    later[:, 9:] = torch.randn_like(later[:, 9:])
+    with torch.no_grad():
+        before = quantiles_of(model, step, bfloat16=False)
+        after = quantiles_of(model, dataclasses.replace(step, inputs=later), bfloat16=False)
+    assert torch.equal(before[:, :9], after[:, :9])
+    assert not torch.equal(before[:, 9:], after[:, 9:])
+
+
+def test_variates_of_other_parties_do_not_see_each_other() -> None:
+    model = Toto2Model(TINY.config())
+    step = step_tensors(training_batch(SeriesGenerator(0), 0, 8, 4), model.config)
+    changed = step.inputs.clone()
+    changed[4:] = torch.randn_like(changed[4:])
+    with torch.no_grad():
+        before = quantiles_of(model, step, bfloat16=False)
+        after = quantiles_of(model, dataclasses.replace(step, inputs=changed), bfloat16=False)
+    assert torch.equal(before[:4], after[:4])
+    assert not torch.equal(before[4:], after[4:])

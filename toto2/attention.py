@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -102,6 +103,7 @@ class Attention(nn.Module):
             q = q * self.score_scale
         scores = q @ k.transpose(-1, -2)
         if mask is not None:  # one to add; a causal pass has one too
+            if mask.dtype == torch.bool:  # adding it would mask nothing, without a word
+                raise TypeError("composite attention adds its mask: expected 0 and -inf, found bool")
             scores = scores + mask
         return scores.softmax(dim=-1) @ v
-

@@ -23,8 +23,8 @@ class Step:
     inputs: Tensor  # (R, S, 64)
     query: Tensor
     key: Tensor
-    time_mask: Tensor  # bool (R, 1, S, S)
-    variate_mask: Tensor  # bool (R / 4, S, 4, 4)
+    time_mask: Tensor  # 0 where seen, -inf where not (R, 1, S, S)
+    variate_mask: Tensor  # likewise (R / 4, S, 4, 4)
     targets: Tensor  # (R, S, 32)
     weights: Tensor  # (R, S, 32)
 
@@ -40,7 +40,13 @@ def step_tensors(batch: Batch, config: Toto2ModelConfig) -> Step:
     inputs = torch.cat((torch.from_numpy(batch.patches), torch.from_numpy(batch.missing)), dim=-1)
     targets, weights = torch.from_numpy(batch.targets), torch.from_numpy(batch.weights)
     rotation = forward_pass.rotation
-    return Step(inputs, rotation.query, rotation.key, time_mask, mask & same, targets, weights)
+    masks = _additive(time_mask), _additive(mask & same)
+    return Step(inputs, rotation.query, rotation.key, *masks, targets, weights)
+
+
+def _additive(mask: Tensor) -> Tensor:
+    """0 where a bool mask is True, -inf where it is False."""
+    return torch.zeros(mask.shape).masked_fill_(~mask, float("-inf"))
 
 
 def pinball(quantiles: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
