@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.real_series import RealSeries, real_series
+from bench.shapes import draw_forecast, shape_errors
 
 if TYPE_CHECKING:
     from inference import Engine
@@ -193,12 +194,7 @@ def _plot(engine: Engine, sets: Sequence[RealSeries], path: Path) -> None:
         case = windows(series, horizon)[0]
         quantiles = model_method(engine)([case.context], horizon, series.season)[0]
         shown = case.context[-max(3 * horizon, min(2 * series.season, 6 * horizon)) :]
-        ahead = np.arange(horizon)
-        axis.plot(np.arange(-len(shown), 0), shown, color="0.4", linewidth=0.9)
-        axis.plot(ahead, case.actual, color="black", linewidth=0.9)
-        axis.plot(ahead, quantiles[4], color="C0", linewidth=1.2)
-        for low, alpha in ((0, 0.2), (2, 0.3)):
-            axis.fill_between(ahead, quantiles[low], quantiles[8 - low], color="C0", alpha=alpha, linewidth=0)
+        draw_forecast(axis, shown, case.actual, quantiles)
         axis.set_title(f"{series.name}, {horizon} steps")
     figure.tight_layout()
     figure.savefig(path, dpi=70)
@@ -230,8 +226,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, mean in means.items():
         for key, value in mean.items():
             print(f"{name:5} {key:26} {value:.3f}")
+    shapes = shape_errors(engine)
+    print(
+        "\nerror on known shapes, in deviations: " + ", ".join(f"{name} {error:.3f}" for name, error in shapes.items())
+    )
     if args.json:
-        result = {"model": engine.info.name, "sha256": engine.info.sha256, "rows": rows, "means": means}
+        about = {"model": engine.info.name, "sha256": engine.info.sha256, "parameters": engine.info.parameters}
+        result = {**about, "rows": rows, "means": means, "shapes": shapes}
         args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if args.plot:
         _plot(engine, sets, args.plot)

@@ -16,7 +16,7 @@ from torch import Tensor
 from toto2 import Toto2Model
 from toto2.configuration import Toto2ModelConfig
 from training import train
-from training.batches import training_batch
+from training.batches import masked_batch, training_batch
 from training.generator import SeriesGenerator
 from training.loss import batch_loss, pinball, quantiles_of, step_tensors
 from training.schedule import Schedule
@@ -203,6 +203,46 @@ def test_scales_at_initialisation_do_not_depend_on_width() -> None:
     ratios = found[1] / found[0]
     assert (ratios > 0.4).all(), ratios
     assert (ratios < 2.5).all(), ratios
+
+
+@pytest.mark.parametrize("patches", [32, 64])
+def test_a_position_sees_nothing_of_later_patches_or_of_other_parties(patches: int) -> None:
+    torch.manual_seed(0)
+    model = Toto2Model(TINY.config())
+    batch = training_batch(SeriesGenerator(0), 0, 16, patches)
+    batch.partition[:] = np.tile([0, 0, 1, 1], 4)
+    step = step_tensors(batch, model.config)
+    with torch.no_grad():
+        before = quantiles_of(model, step, bfloat16=False)
+        step.inputs[:, 20:] = torch.randn_like(step.inputs[:, 20:])
+        step.inputs[::4] = torch.randn_like(step.inputs[::4])
+        after = quantiles_of(model, step, bfloat16=False)
+    other_party = torch.arange(16) % 4 >= 2
+    assert torch.equal(before[other_party, :20], after[other_party, :20])
+    assert not torch.equal(before[other_party, 20:], after[other_party, 20:])
+    same_party = torch.arange(16) % 4 == 1
+    assert not torch.equal(before[same_party, :20], after[same_party, :20])
+
+
+def test_training_and_forecasting_answer_alike() -> None:
+    """The loss's masks are those of decoding: the last position answers what `forecast` answers."""
+    torch.manual_seed(0)
+    model = Toto2Model(TINY.config())
+    values = np.cumsum(np.random.default_rng(0).normal(size=(4, 9 * 32)), axis=1).astype(np.float32)
+    batch = masked_batch(values, np.ones_like(values, bool), np.zeros((4, 8), bool), np.zeros(4, np.int64))
+    with torch.no_grad():
+        quantiles = quantiles_of(model, step_tensors(batch, model.config), bfloat16=False)[:, -1]
+    context = torch.from_numpy(values[:, :256])[None]
+    inputs = {
+        "target": context,
+        "target_mask": torch.ones_like(context, dtype=torch.bool),
+        "series_ids": torch.zeros(1, 4, dtype=torch.long),
+    }
+    forecast = model.forecast(inputs, 32)[:, 0]  # (9, 4, 32)
+    seen = values[:, :256].astype(np.float64)
+    loc, scale = (torch.from_numpy(part)[:, None, None] for part in (seen.mean(1), seen.std(1, ddof=1)))
+    expected = (torch.sinh(quantiles.double()) * scale + loc).sort(dim=-1).values.permute(2, 0, 1)
+    torch.testing.assert_close(forecast.double(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_masked_values_do_not_reach_the_loss() -> None:

@@ -38,10 +38,10 @@ class Settings:
     """Everything that decides the weights, besides the code."""
 
     seed: int = 0
-    d_model: int = 192
-    num_heads: int = 6
+    d_model: int = 128
+    num_heads: int = 4
     num_layers: int = 6
-    d_ff: int = 384
+    d_ff: int = 344
     patches_per_batch: int = 4096
     muon_lr: float = 6e-3
     adam_lr: float = 1e-2
