@@ -44,7 +44,7 @@ def forecast(
         typer.Option(help="Checkpoint folder; models/Toto-2.0-313m where present, else models/toto2-nano."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, npu:N or cuda:N.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16 (accelerators) or int8 (CPU).")] = "float32",
     attention: Annotated[str, typer.Option(help="auto, fused or composite.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all that the process may use.")] = None,
     max_context: Annotated[int, typer.Option(min=PATCH, help="Steps of context used, the last ones.")] = MAX_CONTEXT,

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from models import SMALL, folded_model, reference_model
 
 from toto2 import Toto2Model
+from toto2.device import Device
+from toto2.folding import fold
 
 MODEL = folded_model()
 TOLERANCE = 1e-4  # of the context's deviation
@@ -152,3 +154,18 @@ def test_folding_changes_nothing(change: dict[str, object]) -> None:
     plain: Toto2Model = reference_model(config)
     expected = plain.forecast(inputs(target, mask), 256, 96)
     assert_same(folded_model(config).forecast(inputs(target, mask), 256, 96), expected, target)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("bfloat16", 0.15), ("int8", 0.3)])
+def test_narrow_types_stay_near_float32(dtype: str, bound: float) -> None:
+    target = series(3, 8)
+    narrow = fold(reference_model(), Device("cpu").placement(dtype))
+    difference = (narrow.forecast(inputs(target), 96) - MODEL.forecast(inputs(target), 96)).abs()
+    mean = (difference / target.std(-1)[None, ..., None]).mean()
+    assert 0 < mean < bound  # random weights: the README gives the error on trained ones
+
+
+@pytest.mark.parametrize(("device", "dtype"), [(Device("cpu"), "float16"), (Device("cuda"), "int8")])
+def test_a_type_that_gains_nothing_on_a_device_is_refused(device: Device, dtype: str) -> None:
+    with pytest.raises(ValueError, match="gains nothing"):
+        device.placement(dtype)

@@ -21,7 +21,9 @@ from toto2.products import packing_available
 
 __all__ = ["Device", "DeviceAbsent", "DeviceFailure", "OutOfDeviceMemory", "find_device", "present_devices"]
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# Of activations; int8 is that of the weights alone.
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.float32}
+NO_GAIN = {("cpu", "float16"), ("cuda", "int8"), ("npu", "int8")}  # nothing is faster there
 ATTENTIONS = ("auto", "fused", "composite")
 HOST_THREADS = 8  # beside an accelerator: the host only prepares, and many threads on a big one only wait
 
@@ -87,6 +89,8 @@ class Device:
         """
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, found {dtype!r}")
+        if (self.kind, dtype) in NO_GAIN:
+            raise ValueError(f"dtype {dtype} gains nothing on {self.kind}; expected another of {', '.join(DTYPES)}")
         if attention not in ATTENTIONS:
             raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, found {attention!r}")
         chip = generation(self.chip) if self.kind == "npu" else None
@@ -96,9 +100,10 @@ class Device:
         return Placement(
             device=torch.device(self.name),
             dtype=DTYPES[dtype],
-            complex_rotation=self.kind != "npu" and dtype == "float32",
+            complex_rotation=self.kind != "npu" and DTYPES[dtype] == torch.float32,
             composite_attention=composite,
-            packed=self.kind == "cpu" and dtype != "float16" and packing_available(),
+            packed=self.kind == "cpu" and packing_available(),
+            int8_weights=dtype == "int8",
         )
 
     @contextmanager

@@ -27,6 +27,7 @@ class Placement:
     complex_rotation: the device multiplies complex64, and queries are float32.
     composite_attention: attention from single operators, instead of the fused kernel.
     packed: products through oneDNN on packed weights (`toto2.products`).
+    int8_weights: those products on weights rounded to 8 bits.
     """
 
     device: torch.device = CPU
@@ -34,6 +35,7 @@ class Placement:
     complex_rotation: bool = True
     composite_attention: bool = False
     packed: bool = False
+    int8_weights: bool = False
 
 
 class PassColumns:

@@ -7,6 +7,7 @@ named here alone, and plain products serve where they are absent.
 
 from __future__ import annotations
 
+import warnings
 from typing import Protocol
 
 import torch
@@ -68,6 +69,30 @@ class PackedProduct:
 
     def plus(self, x: Tensor, other: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise.binary(x, other, self.weight, self.bias, "add")
+
+
+class Int8Product:
+    """`Product` on weights rounded to int8, with a scale an output; x is rounded to 8 bits a call (CPU, float32)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        scale = (weight.abs().amax(dim=1) / 127).clamp_min(torch.finfo(weight.dtype).tiny)
+        zero = torch.zeros_like(scale, dtype=torch.long)
+        with warnings.catch_warnings():  # deprecated in PyTorch, with nothing public to take its place on a CPU yet
+            warnings.simplefilter("ignore", UserWarning)
+            rounded = torch.quantize_per_channel(weight, scale.double(), zero, 0, torch.qint8)
+            self.packed = torch.ops.quantized.linear_prepack(rounded, bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.ops.quantized.linear_dynamic(x, self.packed)
+
+    def silu(self, x: Tensor) -> Tensor:
+        return F.silu(self(x), inplace=True)
+
+    def times(self, x: Tensor, other: Tensor) -> Tensor:
+        return self(x).mul_(other)
+
+    def plus(self, x: Tensor, other: Tensor) -> Tensor:
+        return self(x).add_(other)
 
 
 def packing_available() -> bool:
