@@ -36,7 +36,8 @@ def download(size: str, directory: Path, hub: Hub, attempts: int, say: Say) -> l
         try:
             return verify(directory, size)[1]
         except (CheckpointError, VerificationError) as error:
-            say(f"not complete yet: {error}")
+            if any((directory / name).exists() for name in (CONFIG_NAME, WEIGHTS_NAME, INDEX_NAME)):
+                say(f"not complete yet: {error}")
         _fetch_all(size, directory, hub, attempts, say)
         return verify(directory, size)[1]
 
