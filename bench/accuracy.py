@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from inference import Engine
 
 Array = NDArray[np.float64]
+SCORES = "accuracy.json"  # beside the weights: what they are held to
 LEVELS = np.arange(1, 10) / 10
 MAX_WINDOWS = 10
 MAX_CONTEXT = 4096

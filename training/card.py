@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.accuracy import SCORES
+
 LOG = "training.jsonl"
-SCORES = "accuracy.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
