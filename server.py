@@ -155,6 +155,8 @@ def create_app(settings: Settings, load: Callable[[], ForecastEngine]) -> FastAP
 
 def load_engine(settings: Settings) -> ForecastEngine:
     """The engine of the settings. Raises `ValueError` with a line that says what is wrong and what to do."""
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, "128")  # kernels for 1024 shapes, the default, hold 400 MiB under a mixed load
     path = settings.model_path or default_model_path()
     logs.get().info("loading", model_path=str(path), chosen="set" if settings.model_path else "default")
     return Engine.load(

@@ -1,4 +1,4 @@
-"""Offer a forecast service mixed requests at a concurrency for a time; print throughput, latency, waste, errors.
+"""Offer a service mixed requests at a concurrency for a time; print throughput, latency, waste, errors, memory.
 
     python bench/load.py http://127.0.0.1:8040 --concurrency 16 --seconds 30 --shapes 3x512-96
     python bench/load.py http://127.0.0.1:8040 --against http://127.0.0.1:8041 --concurrency 16
@@ -24,7 +24,11 @@ from dataclasses import dataclass, field
 
 MIXED = ("1x96-24", "1x512-96", "3x512-96", "3x1024-96", "1x4096-336", "8x256-48", "1x1024-1024", "32x512-96")
 GAPS = 0.02
-TOKENS = {name: re.compile(rf"^toto_tokens_{name}_total (\S+)", re.MULTILINE) for name in ("useful", "computed")}
+METRICS = {
+    "useful": "toto_tokens_useful_total",
+    "computed": "toto_tokens_computed_total",
+    "resident": "process_resident_memory_bytes",
+}
 
 
 @dataclass
@@ -137,19 +141,18 @@ async def offer(target: Target, offered: list[bytes], concurrency: int, seconds:
     tally.elapsed += time.perf_counter() - start
 
 
-async def tokens(target: Target) -> dict[str, float] | None:
-    """The service's counts of tokens; None where it has no such metrics."""
+async def scrape(target: Target) -> dict[str, float]:
+    """The service's counts of tokens and its memory; empty where it has no such metrics."""
     connection = Connection(target)
-    status, _, text = await connection.ask("GET", "/metrics")
+    _, _, text = await connection.ask("GET", "/metrics")
     connection.close()
-    found = {name: pattern.search(text.decode()) for name, pattern in TOKENS.items()}
-    if status != 200 or not all(found.values()):
-        return None
-    return {name: float(match[1]) for name, match in found.items() if match}
+    samples = dict(line.rsplit(" ", 1) for line in text.decode().splitlines() if line.count(" ") == 1)
+    return {name: float(samples[metric]) for name, metric in METRICS.items() if metric in samples}
 
 
-def waste(before: dict[str, float] | None, after: dict[str, float] | None) -> str:
-    if before is None or after is None or after["computed"] == before["computed"]:
+def waste(before: dict[str, float], after: dict[str, float]) -> str:
+    """The share of computed tokens that no request asked for."""
+    if "computed" not in after or after["computed"] == before["computed"]:
         return "-"
     return f"{1 - (after['useful'] - before['useful']) / (after['computed'] - before['computed']):.1%}"
 
@@ -161,16 +164,20 @@ async def measure(arguments: argparse.Namespace) -> int:
     for target in targets:  # one of each, not measured
         await offer(target, offered, 1, 1.0, Tally())
     tallies = [Tally() for _ in targets]
-    before = [await tokens(target) for target in targets]
+    seen = [[await scrape(target)] for target in targets]
     for _ in range(arguments.rounds):
-        for target, tally in zip(targets, tallies, strict=True):
+        for target, tally, scrapes in zip(targets, tallies, seen, strict=True):
             await offer(target, offered, arguments.concurrency, arguments.seconds / arguments.rounds, tally)
+            scrapes.append(await scrape(target))
     print(f"{'service':32} {'answers/s':>9} {'p50 ms':>9} {'p95 ms':>9} {'p99 ms':>9} {'padding':>8}  statuses")
-    for url, target, tally, earlier in zip(urls, targets, tallies, before, strict=True):
+    for url, tally, scrapes in zip(urls, tallies, seen, strict=True):
         figures = " ".join(f"{tally.percentile(share):9.1f}" for share in (0.5, 0.95, 0.99))
-        wasted = waste(earlier, await tokens(target))
+        wasted = waste(scrapes[0], scrapes[-1])
         print(f"{url:32} {tally.throughput:9.2f} {figures} {wasted:>8}  {dict(tally.statuses)}", end="")
         print(f", Retry-After {min(tally.retry_after)} to {max(tally.retry_after)} s" if tally.retry_after else "")
+        if "resident" in scrapes[0]:
+            rounds = " ".join(f"{found['resident'] / 2**20:.0f}" for found in scrapes)
+            print(f"{'':32} resident MiB before and after each round: {rounds}")
     if len(tallies) == 2 and all(tally.seconds for tally in tallies):
         ours, theirs = tallies
         shares = ", ".join(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import math
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from .batcher import Job, Queue
 from .errors import CallerGoneError, Problem, ServiceError
 from .exchange import Exchange
 from .lifecycle import Lifecycle
+from .memory import trim
 from .metrics import Metrics
 from .settings import Settings
 from .worker import ForecastEngine, Worker
@@ -197,11 +197,3 @@ class Service:
 async def _gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def trim() -> None:
-    """Gives freed memory back to the system (glibc keeps it in the thread's arena otherwise)."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except AttributeError:  # another libc
-        return

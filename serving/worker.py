@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,10 +19,12 @@ from .admission import Pace
 from .batcher import Job, Queue, computed_tokens
 from .errors import Problem, ServiceError
 from .lifecycle import Lifecycle
+from .memory import trim
 from .metrics import Metrics
 
 CPU_BATCH_TOKENS = 2048  # a CPU gains nothing from more at once, and callers wait for the whole batch
 DEVICE_BATCH_TOKENS = 32768
+TRIM_SECONDS = 5.0  # batches of all sizes leave holes, which would add up to hundreds of MiB
 WARM_UP = ((1, 32, 32), (3, 512, 96))  # variates, context, horizon
 
 
@@ -83,6 +86,8 @@ class Worker(threading.Thread):
             self._engine.forecast([request])
             seconds = time.perf_counter() - start
         self._pace.saw(variates * -(-(context + horizon) // 32), seconds)
+        gc.collect()
+        gc.freeze()  # what lives as long as the process is not looked through again, which took 0.1 s each time
         self._metrics.loaded(info)
         self.info = info
         self._tell(self._lifecycle.ready)
@@ -92,10 +97,14 @@ class Worker(threading.Thread):
 
     def _serve(self) -> None:
         self._busy_since = None
+        trimmed = 0.0
         while (jobs := self._queue.take()) is not None:
             self._busy_since, self._batch = time.monotonic(), jobs
             self._run(jobs)
             self._busy_since, self._batch = None, []
+            if time.monotonic() - trimmed > TRIM_SECONDS:
+                trim()
+                trimmed = time.monotonic()
 
     def _run(self, jobs: list[Job]) -> None:
         """Forecasts a batch; where it does not fit or fails, its halves, down to the one request at fault."""

@@ -202,6 +202,13 @@ def test_more_work_than_the_limit_is_a_413_with_both_figures() -> None:
     assert "400" in msg
 
 
+def test_as_many_variates_as_the_limit_allows_pass() -> None:
+    exact = Limits(max_seq_length=64, max_request_tokens=1000)
+    assert parse(json.dumps({"series": [[1.0]] * 500, "prediction_length": 1}).encode(), exact).rows == 500
+    assert refused({"series": [[1.0]] * 501, "prediction_length": 1}, exact).status == 413
+    assert refused({"series": [[1.0]] * 5000, "prediction_length": 1}, exact).status == 413
+
+
 def test_work_is_counted_after_the_cut_and_without_leading_gaps() -> None:
     exact = Limits(max_seq_length=64, max_request_tokens=3)
     assert parse(json.dumps({"series": [1.0] * 5000, "prediction_length": 32}).encode(), exact)
