@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import math
 import random
@@ -168,7 +169,8 @@ async def measure(arguments: argparse.Namespace) -> int:
     for _ in range(arguments.rounds):
         for target, tally, scrapes in zip(targets, tallies, seen, strict=True):
             await offer(target, offered, arguments.concurrency, arguments.seconds / arguments.rounds, tally)
-            scrapes.append(await scrape(target))
+            with contextlib.suppress(OSError, EOFError):  # a service that has ended: the statuses say so
+                scrapes.append(await scrape(target))
     print(f"{'service':32} {'answers/s':>9} {'p50 ms':>9} {'p95 ms':>9} {'p99 ms':>9} {'padding':>8}  statuses")
     for url, tally, scrapes in zip(urls, tallies, seen, strict=True):
         figures = " ".join(f"{tally.percentile(share):9.1f}" for share in (0.5, 0.95, 0.99))
