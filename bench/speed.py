@@ -178,7 +178,12 @@ def measure(size: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _result(
-    size: str, shape: Shape, config: Toto2ModelConfig, times: dict[str, list[float]], peaks: dict[str, float], threads: int
+    size: str,
+    shape: Shape,
+    config: Toto2ModelConfig,
+    times: dict[str, list[float]],
+    peaks: dict[str, float],
+    threads: int,
 ) -> dict[str, Any]:
     flops, rows = product_flops(config, shape)
     best = packed_gflops(config, rows, threads)
@@ -200,7 +205,8 @@ def _result(
 
 
 HEADER = (
-    "| size | shape | published ms | ours ms | ratio | bar | GFLOP/s | share of packed peak | peak MiB, published / ours |\n"
+    "| size | shape | published ms | ours ms | ratio | bar | GFLOP/s | share of packed peak "
+    "| peak MiB, published / ours |\n"
     "|---|---|---|---|---|---|---|---|---|"
 )
 
