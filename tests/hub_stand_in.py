@@ -12,16 +12,17 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlparse
 
 COMMIT = "c0ffee" * 6 + "beef"
-PIECE = 1 << 20
+PIECE = 1 << 16
+PIECES_BEFORE_BREAK = 12
 
 
 @dataclass
 class HubStandIn:
     """A hub with one repository. ``faults`` names, per file, what each of the next answers does wrong:
 
-    ``gone`` (closes after the headers), ``cut`` (closes after 12 MiB: Hugging Face's client keeps
-    what it has read in steps of 10), ``stall`` (sends 12 MiB, then nothing), ``flip`` (one byte differs), ``empty``,
-    ``page`` (HTML with status 200), ``busy`` (status 503), ``slow`` (small pieces with pauses).
+    ``gone`` (closes after the headers), ``cut`` (closes after some pieces), ``stall`` (sends some pieces, then
+    nothing), ``flip`` (one byte differs), ``empty``, ``page`` (HTML with status 200), ``busy`` (status 503),
+    ``slow`` (pieces with pauses).
     """
 
     files: dict[str, bytes]
@@ -138,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "HEAD":
             return
         pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)]
-        for piece in pieces[: {"gone": 0, "cut": 12, "stall": 12}.get(fault)]:
+        for piece in pieces[: {"gone": 0, "cut": PIECES_BEFORE_BREAK, "stall": PIECES_BEFORE_BREAK}.get(fault)]:
             if fault == "slow":
                 self.hub.closing.wait(0.02)
             self.wfile.write(piece)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -14,21 +15,35 @@ from pathlib import Path
 
 import pytest
 import torch
-from hub_stand_in import HubStandIn
+from hub_stand_in import PIECE, HubStandIn
 from safetensors.torch import load, save
 
 import download_model
-from toto2.configuration import PUBLISHED, state_dict_shapes
+from toto2.configuration import Toto2ModelConfig, state_dict_shapes
 from weights import manifest
 
 ROOT = Path(__file__).resolve().parent.parent
-WEIGHTS = save({name: torch.rand(shape) for name, shape in state_dict_shapes(PUBLISHED["4m"]).items()})
-CONFIG = PUBLISHED["4m"].to_json().encode()
+# A megabyte under the name of the published 4m: what is tested is how it arrives.
+STAND_FOR_4M = Toto2ModelConfig(d_model=96, num_heads=4, num_layers=2)
+GENERATOR = torch.Generator().manual_seed(0)
+WEIGHTS = save(
+    {name: torch.rand(shape, generator=GENERATOR) for name, shape in state_dict_shapes(STAND_FOR_4M).items()}
+)
+CONFIG = STAND_FOR_4M.to_json().encode()
 FILES = {"README.md": b"not wanted", "config.json": CONFIG, "model.safetensors": WEIGHTS}
 DIGEST = hashlib.sha256(WEIGHTS).hexdigest()
 KNOWN = {
     "config.json": manifest.Known(len(CONFIG), hashlib.sha256(CONFIG).hexdigest()),
     "model.safetensors": manifest.Known(len(WEIGHTS), DIGEST),
+}
+PATCHES: dict[str, object] = {
+    "toto2.checkpoint_files.PUBLISHED": {"4m": STAND_FOR_4M},
+    "weights.verification.PUBLISHED": {"4m": STAND_FOR_4M},
+    "weights.download.time.sleep": lambda _: None,
+    "modelscope_hub._download.DOWNLOAD_CHUNK_SIZE": PIECE,
+    "modelscope_hub._download.DOWNLOAD_RETRY_TIMES": 1,
+    "modelscope_hub._download.DOWNLOAD_INTEGRITY_RETRY_BACKOFF": 0,
+    "huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE": PIECE,
 }
 
 
@@ -41,10 +56,8 @@ def _on_this_machine_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("MODELSCOPE_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setitem(manifest.MANIFEST, "4m", KNOWN)
-    monkeypatch.setattr("weights.download.time.sleep", lambda _: None)
-    monkeypatch.setattr("modelscope_hub._download.DOWNLOAD_RETRY_TIMES", 1)
-    monkeypatch.setattr("modelscope_hub._download.DOWNLOAD_INTEGRITY_RETRY_BACKOFF", 0)
-    monkeypatch.setattr("modelscope_hub._legacy_api.DOWNLOAD_TIMEOUT", 0.3)
+    for target, value in PATCHES.items():
+        monkeypatch.setattr(target, value)
     for name in ("modelscope_hub", "huggingface_hub"):  # their handlers hold another test's captured stream
         monkeypatch.setattr(logging.getLogger(name), "handlers", [])
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
@@ -56,6 +69,13 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubStandIn]:
         monkeypatch.setenv("MODELSCOPE_ENDPOINT", stand_in.url)
         monkeypatch.setenv("HF_ENDPOINT", stand_in.url)
         yield stand_in
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that give up on a silent connection at once; a busy machine may make them do so once more."""
+    monkeypatch.setattr("modelscope_hub._legacy_api.DOWNLOAD_TIMEOUT", 0.3)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
 
 
 @pytest.fixture(params=["modelscope", "huggingface"])
@@ -99,7 +119,7 @@ def test_a_good_hub_gives_the_verified_files_and_their_digests(
     assert f"sha256 {DIGEST}  agrees with the published digest" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("fault", ["cut", "flip", "empty", "page", "busy", "slow", "stall"])
+@pytest.mark.parametrize("fault", ["flip", "empty", "page", "busy", "slow"])
 def test_what_a_bad_network_does_once_is_made_good(fault: str, hub: HubStandIn, source: str, tmp_path: Path) -> None:
     hub.faults["model.safetensors"] = [fault]
 
@@ -108,6 +128,7 @@ def test_what_a_bad_network_does_once_is_made_good(fault: str, hub: HubStandIn, 
     assert hub.faults["model.safetensors"] == []
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("fault", ["cut", "stall"])
 def test_a_connection_that_breaks_is_gone_on_with_from_where_it_broke(
     fault: str, hub: HubStandIn, source: str, tmp_path: Path
@@ -115,24 +136,20 @@ def test_a_connection_that_breaks_is_gone_on_with_from_where_it_broke(
     hub.faults["model.safetensors"] = [fault]
 
     assert run(tmp_path / "model", "--source", source) == 0
-    first, second = hub.ranges("model.safetensors")
+    assert holds_the_model(tmp_path / "model")
+    first, second, *_ = hub.ranges("model.safetensors")
     assert first is None
     assert second is not None
-    assert 10 * 2**20 <= int(second.removeprefix("bytes=").removesuffix("-")) <= 12 * 2**20
+    assert 0 < int(second.removeprefix("bytes=").removesuffix("-")) <= 12 * PIECE
 
 
 def test_a_killed_download_goes_on_where_it_was(hub: HubStandIn, source: str, tmp_path: Path) -> None:
     hub.faults["model.safetensors"] = ["stall"]
-    known = {name: [known.size, known.sha256_start] for name, known in KNOWN.items()}
-    script = (
-        "import json, sys, download_model; from weights import manifest; arguments = json.loads(sys.argv[1]);"
-        "manifest.MANIFEST['4m'] = {name: manifest.Known(*known) for name, known in arguments.pop().items()};"
-        "sys.exit(download_model.main(arguments))"
-    )
-    arguments = ["--model", "4m", "--dir", str(tmp_path / "model"), "--source", source, known]
-    with subprocess.Popen([sys.executable, "-c", script, json.dumps(arguments)], cwd=ROOT) as process:
+    arguments = [str(tmp_path / "model"), "--source", source]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, __file__, *arguments], env=environment) as process:
         assert hub.broken_off.wait(60)
-        wait_for_bytes(tmp_path / "model" / ".download" / "model.safetensors.incomplete", 10 * 2**20)
+        wait_for_bytes(tmp_path / "model" / ".download" / "model.safetensors.incomplete", 10 * PIECE)
         process.kill()
     assert final_names(tmp_path / "model") == set()
 
@@ -358,7 +375,7 @@ def test_verify_refuses_the_configuration_of_another_model(
 ) -> None:
     monkeypatch.setitem(manifest.MANIFEST, "4m", {})
     (put_model(tmp_path / "model") / "config.json").write_text(
-        PUBLISHED["4m"].to_json().replace('"norm_eps": 0.0001', '"norm_eps": 0.1')
+        STAND_FOR_4M.to_json().replace('"norm_eps": 5e-05', '"norm_eps": 0.1')
     )
     assert run(tmp_path / "model", "--verify") == 1
     assert "expected the configuration of Toto-2.0-4m" in last_line(capsys)
@@ -439,3 +456,11 @@ def test_the_manifest_pins_what_is_known_of_the_published_files() -> None:
     assert manifest.known("313m", "model.safetensors") == manifest.Known(1_250_763_568, "5ee60664", "aa2f9")
     assert manifest.known("1B", "model.safetensors") == manifest.NOTHING
     assert manifest.repository("2.5B") == "Datadog/Toto-2.0-2.5B"
+
+
+if __name__ == "__main__":  # the download that a test kills
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(manifest.MANIFEST, "4m", KNOWN)
+        for target, value in PATCHES.items():
+            patch.setattr(target, value)
+        sys.exit(run(Path(sys.argv[1]), *sys.argv[2:]))
