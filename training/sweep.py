@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with tempfile.TemporaryDirectory() as state:
                 trainer = Trainer(settings, Path(state), compiled=False)
                 trainer.train(Schedule(points, points // 20, points * 3 // 10), None, 2 * points, lambda line: None)
-                losses.append(held_out_loss(trainer.model, batches=4))
+                losses.append(held_out_loss(trainer.model))
         print(f"| {width} | " + " | ".join(f"{loss:.4f}" for loss in losses) + " |", flush=True)
     return 0
 

@@ -66,12 +66,12 @@ def batch_shape(settings: Settings, index: int) -> tuple[int, int]:
     return settings.patches_per_batch // patches, patches
 
 
-def held_out_loss(model: Toto2Model, batches: int = HELD_OUT_BATCHES) -> float:
+def held_out_loss(model: Toto2Model) -> float:
     """Mean loss over batches of a stream that is never trained on, float32, the same ones each time."""
     generator, losses = SeriesGenerator(HELD_OUT_SEED), []
     settings = Settings(seed=HELD_OUT_SEED)
     with torch.no_grad():
-        for index in range(batches):
+        for index in range(HELD_OUT_BATCHES):
             step = step_tensors(training_batch(generator, index, *batch_shape(settings, index)), model.config)
             losses.append(float(batch_loss(model, step, bfloat16=False)))
     return float(np.mean(losses))
@@ -81,7 +81,10 @@ class Trainer:
     """A run: model, optimisers, the stream of batches, and where its state is kept."""
 
     def __init__(self, settings: Settings, state_dir: Path, compiled: bool) -> None:
-        """Goes on from the state in `state_dir` where there is one; its settings must be the same (ValueError)."""
+        """Goes on from the state in `state_dir` where there is one.
+
+        A later stage may have other learning rates and decay; any other setting must be the same (ValueError).
+        """
         self.settings, self.state_dir = settings, state_dir
         torch.manual_seed(settings.seed)
         self.model = Toto2Model(settings.config())
@@ -97,7 +100,8 @@ class Trainer:
     def _resume(self, state: dict[str, Any] | None) -> None:
         if state is None:
             return
-        if state["settings"] != asdict(self.settings):
+        rates = {name: getattr(self.settings, name) for name in ("muon_lr", "adam_lr", "weight_decay")}
+        if state["settings"] | rates != asdict(self.settings):
             raise ValueError(
                 f"{self.state_dir} holds a run with settings {state['settings']}, found {asdict(self.settings)}; "
                 "name another directory"
