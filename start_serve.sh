@@ -15,12 +15,22 @@ esac
 port=${1:-${PORT:-8040}}
 device=${2:-${DEVICE:-auto}}
 shift $(($# < 2 ? $# : 2))
-[[ $port =~ ^[0-9]+$ ]] && ((port >= 1 && port <= 65535)) || fail "PORT must be a number from 1 to 65535, found '$port'"
+if ! [[ $port =~ ^[0-9]{1,5}$ ]] || ((10#$port < 1 || 10#$port > 65535)); then
+  fail "PORT must be a number from 1 to 65535, found '$port'"
+fi
 [[ $device =~ ^(auto|cpu|(npu|cuda)(:[0-9]+)?)$ ]] || fail "DEVICE must be auto, cpu, npu:N or cuda:N, found '$device'"
 
-requirements=requirements.txt
+requirements='requirements.txt'
 if [[ $device == npu* || ($device == auto && -e /dev/davinci_manager) ]]; then
-  requirements=requirements-ascend.txt
+  requirements='requirements-ascend.txt'
+  for script in /usr/local/Ascend/ascend-toolkit/set_env.sh /usr/local/Ascend/cann/set_env.sh; do
+    if [[ -z ${ASCEND_HOME_PATH:-} && -f $script ]]; then
+      set +u # CANN's script reads what may be unset
+      # shellcheck source=/dev/null
+      . "$script"
+      set -u
+    fi
+  done
 fi
 environment "$requirements"
 exec .venv/bin/python server.py --port "$port" --device "$device" "$@"

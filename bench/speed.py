@@ -222,7 +222,7 @@ def format_row(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    from toto2.device import usable_cpus
+    from toto2.cpus import usable_cpus
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--peer-python", help="python of an environment made by bench/peer/setup.sh")

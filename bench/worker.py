@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def load_ours(config: dict[str, Any], dtype: str) -> Any:
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-    from models import reference_model
+    from reference_models import reference_model
 
     from toto2 import Toto2ModelConfig
     from toto2.device import find_device

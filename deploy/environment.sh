@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by start_serve.sh and run_tests.sh: `environment FILE ...` makes .venv hold those requirements.
 # A stamp with the files' digest is written last, so that an installation cut short is done again.
 
@@ -7,7 +8,8 @@ fail() {
 }
 
 environment() {
-  local python=${PYTHON:-python3} stamp log
+  local python=${PYTHON:-python3} stamp log file
+  local -a files=()
   [ -x .venv/bin/python ] && python=.venv/bin/python
   command -v "$python" >/dev/null || fail "$python is not there; install Python 3.11 or later, or name it in PYTHON"
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
@@ -22,7 +24,8 @@ environment() {
       rm -rf .venv # half made
       "$python" -m venv .venv || fail "$python -m venv .venv failed; is the venv module installed, and the disk not full?"
     fi
-    .venv/bin/python -m pip install --disable-pip-version-check $(printf -- '-r %s ' "$@") >"$log" 2>&1 ||
+    for file in "$@"; do files+=(-r "$file"); done
+    .venv/bin/python -m pip install --disable-pip-version-check "${files[@]}" >"$log" 2>&1 ||
       fail "pip could not install $*: $(grep -iE 'error|no space' "$log" | tail -n 1) (all of it in $log)"
     echo "$stamp" >.venv/requirements.sha256
   fi

@@ -16,6 +16,6 @@ settings.load_profile("project")
 @pytest.fixture(scope="session")
 def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint directory with the published flags at toy width and reference weights."""
-    from models import save_reference_checkpoint
+    from reference_models import save_reference_checkpoint
 
     return save_reference_checkpoint(tmp_path_factory.mktemp("models") / "small")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from models import SMALL, folded_model, reference_model
+from reference_models import SMALL, folded_model, reference_model
 
 from toto2 import Toto2Model
 from toto2.device import Device

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import save_reference_checkpoint
+from reference_models import save_reference_checkpoint
 
 from inference import Engine, Forecast, ForecastRequest, UnusableRequest
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from models import folded_model, reference_model
+from reference_models import folded_model, reference_model
 
 from toto2 import Toto2Model, Toto2ModelConfig
 

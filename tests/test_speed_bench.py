@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 import torch
+from reference_models import reference_model
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.speed import Shape, product_flops
-from models import reference_model
 from toto2.configuration import PUBLISHED
 
 
