@@ -1,0 +1,1 @@
+"""Speed, accuracy, load and loading time, measured."""
