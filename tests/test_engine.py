@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_models import save_reference_checkpoint
@@ -222,3 +223,11 @@ def test_covariates_change_the_answer_and_the_future_of_a_known_one_counts() -> 
 
 def test_many_variates_are_answered() -> None:
     assert_sound(ask(walk(600, 40), 8), 600, 8)
+
+
+def test_nan_of_the_network_is_an_error_and_no_forecast(small_checkpoint: Path) -> None:
+    broken = Engine.load(small_checkpoint, "cpu", threads=1)
+    with torch.inference_mode():
+        broken.model.output_head.param_projection["proj"].linear2.products[0].bias.fill_(float("nan"))
+    with pytest.raises(FloatingPointError, match="NaN"):
+        broken.forecast([ForecastRequest(walk(1, 40), 8)])

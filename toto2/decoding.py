@@ -38,7 +38,7 @@ def decode(model: Toto2Network, rows: Rows, options: DecodingOptions, placement:
     """Quantiles float64 (9, R, H·p) of every row, sorted along the first axis and finite.
 
     H is the longest horizon; what lies past a row's own horizon is unspecified. Rows that are not
-    targets are carried along and get no forecast.
+    targets are carried along and get no forecast. Raises `FloatingPointError` where the network gives NaN.
     """
     order = np.argsort(-rows.passes, kind="stable")  # rows still decoding are always the first ones
     answer = _Decoder(model, rows.take(order), options, placement).run()
@@ -119,7 +119,10 @@ class _Decoder:
         """Scaled quantiles float64 (n, wanted, p, 9), back on the host."""
         inputs = inputs.to(self.placement.dtype).to(self.placement.device)
         answer: Tensor = self.model(inputs, forward_pass)
-        return answer.float().cpu().numpy().astype(np.float64)
+        scaled = answer.float().cpu().numpy().astype(np.float64)
+        if np.isnan(scaled).any():  # clamping it, as infinities are, would pass off a fault as a forecast
+            raise FloatingPointError(f"the network answered NaN in {self.placement.dtype}; expected numbers")
+        return scaled
 
     def _store(self, index: int, masked: Integers, answer: Floats) -> None:
         """Unscale the block's quantiles into `real`; `masked` (n,) patches of each row are its own."""
