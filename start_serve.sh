@@ -20,6 +20,9 @@ if ! [[ $port =~ ^[0-9]{1,5}$ ]] || ((10#$port < 1 || 10#$port > 65535)); then
 fi
 [[ $device =~ ^(auto|cpu|(npu|cuda)(:[0-9]+)?)$ ]] || fail "DEVICE must be auto, cpu, npu:N or cuda:N, found '$device'"
 
+if [[ $device == npu* ]] && ! compgen -G '/dev/davinci[0-9]*' >/dev/null; then
+  fail "device $device was asked for, and this host has no NPU (/dev/davinci0, ...); nothing was changed"
+fi
 requirements='requirements.txt'
 if [[ $device == npu* || ($device == auto && -e /dev/davinci_manager) ]]; then
   requirements='requirements-ascend.txt'

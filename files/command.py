@@ -54,21 +54,22 @@ def forecast(
 ) -> None:  # fmt: skip
     """Forecast series: nine quantiles of what comes next."""
     inputs = input or []
-    suffix = (output.suffix[1:] if output and output.suffix in (".csv", ".json") else format).lower()
-    if suffix not in ("csv", "json"):
-        _fail(f"--format must be csv or json, found {format!r}")
+    suffix = _suffix(output, format)
     if decode_block_size < 0 or decode_block_size % PATCH:
         _fail(f"--decode-block-size must be a multiple of {PATCH}, or 0, found {decode_block_size}")
-    if len(inputs) > 1 and (output is None or output.is_file() or output.suffix or plot):
-        _fail(f"--output must be a folder, and --plot absent, for {len(inputs)} inputs")
+    if len(inputs) > 1 and plot:
+        _fail(f"--plot draws one input, found {len(inputs)}")
+    if plot and plot.suffix.lower() != ".png":
+        _fail(f"--plot must end in .png, found {str(plot)!r}")
+    targets = _targets(inputs, output, suffix)
     tables = [_table(path) for path in inputs] or [_demo(num_variates, time_steps, seed)]
     block = decode_block_size or None
     requests = [ForecastRequest(table.values, prediction_length, block) for table in tables]
     engine = _load(model, device, dtype, max_context, threads, attention)
     start = time.perf_counter()
     forecasts = _forecast(engine, requests, inputs)
-    _say(f"{sum(len(table.names) for table in tables)} variates, {prediction_length} steps each, "
-         f"in {time.perf_counter() - start:.3f} s")  # fmt: skip
+    variates = _count(sum(len(table.names) for table in tables), "variate")
+    _say(f"{variates}, {_count(prediction_length, 'step')} each, in {time.perf_counter() - start:.3f} s")
     about = {"model": engine.info.name, "device": engine.info.device, "dtype": engine.info.dtype}
     texts = [
         to_csv(table, answer) if suffix == "csv" else to_json(table, answer, dict(about))
@@ -77,18 +78,51 @@ def forecast(
     try:
         if plot:
             draw(tables[0], forecasts[0], plot)
-        _write(texts, inputs, output, suffix)
+        _write(texts, targets, to_standard_output=bool(inputs))
     except OSError as error:
         _fail(f"{error.filename}: cannot be written: {error.strerror}")
     if output is None and not inputs:
         _summary(tables[0], forecasts[0])
 
 
+def _suffix(output: Path | None, format: str) -> str:
+    """csv or json: what --output's ending says, else --format."""
+    if format.lower() not in ("csv", "json"):
+        _fail(f"--format must be csv or json, found {format!r}")
+    ending = output.suffix[1:].lower() if output and not output.is_dir() else ""
+    if ending and ending not in ("csv", "json"):
+        _fail(f"--output must end in .csv or .json, or be a folder, found {str(output)!r}")
+    return ending or format.lower()
+
+
+def _targets(inputs: Sequence[Path], output: Path | None, suffix: str) -> list[Path]:
+    """The files to write: none for standard output; no two alike, and none of them an input."""
+    if output is None:
+        if len(inputs) > 1:
+            _fail(f"--output must name a folder for {len(inputs)} inputs")
+        return []
+    if len(inputs) > 1 and (output.is_file() or output.suffix):
+        _fail(f"--output must be a folder for {len(inputs)} inputs, found {str(output)!r}")
+    if output.suffix or (len(inputs) <= 1 and not output.is_dir()):
+        targets = [output]
+    else:
+        targets = [output / f"{path.stem}.forecast.{suffix}" for path in inputs or [Path("demo")]]
+    for path, target in zip(inputs, targets, strict=False):
+        if targets.count(target) > 1:
+            _fail(f"{path}: another input's forecast would also be {target}; give the files different names")
+        if any(target.exists() and target.samefile(other) for other in inputs if other.exists()):
+            _fail(f"--output would overwrite the input {target}")
+    return targets
+
+
 def _table(path: Path) -> Table:
     try:
-        return read_table(path)
+        table = read_table(path)
     except TableError as error:
         _fail(str(error))
+    if table.times is not None and table.step is None:
+        _say(f"{path}: its times are not evenly spaced; they are taken as consecutive steps, and the forecast has none")
+    return table
 
 
 def _demo(variates: int, steps: int, seed: int) -> Table:
@@ -106,7 +140,7 @@ def _load(model: Path | None, device: str, dtype: str, max_context: int, threads
         _fail(str(error), code=1)
     info = engine.info
     _say(f"{info.name} ({info.parameters:,} parameters, {info.dtype}) on {info.device}, "
-         f"{info.threads} threads, loaded in {info.load_seconds:.2f} s")  # fmt: skip
+         f"{_count(info.threads, 'thread')}, loaded in {info.load_seconds:.2f} s")  # fmt: skip
     return engine
 
 
@@ -128,19 +162,14 @@ def _run(engine: Engine, batch: list[ForecastRequest], paths: Sequence[Path]) ->
         _fail(f"{', '.join(map(str, paths[: len(batch)]))}: {error}")
 
 
-def _write(texts: Sequence[str], inputs: Sequence[Path], output: Path | None, suffix: str) -> None:
-    if output is None:
-        if inputs:
-            sys.stdout.write(texts[0])
-    elif len(texts) == 1 and not output.is_dir():
-        output.write_text(texts[0], encoding="utf-8")
-        _say(f"wrote {output}")
-    else:
-        output.mkdir(parents=True, exist_ok=True)
-        for path, text in zip(inputs, texts, strict=True):
-            target = output / f"{path.stem}.forecast.{suffix}"
-            target.write_text(text, encoding="utf-8")
-            _say(f"wrote {target}")
+def _write(texts: Sequence[str], targets: Sequence[Path], to_standard_output: bool) -> None:
+    if not targets and to_standard_output:
+        sys.stdout.write(texts[0])
+    for target, text in zip(targets, texts, strict=False):
+        if len(targets) > 1:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+        _say(f"wrote {target}")
 
 
 def _summary(table: Table, answer: Forecast) -> None:
@@ -156,6 +185,10 @@ def _summary(table: Table, answer: Forecast) -> None:
         low, median, high = (answer.quantiles[level, index] for level in (0, 4, 8))
         shown.add_row(name, *(f"{median[s - 1]:.4g} [{low[s - 1]:.4g}, {high[s - 1]:.4g}]" for s in chosen))
     Console().print(shown)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _say(text: str) -> None:

@@ -62,7 +62,10 @@ def draw(table: Table, forecast: Forecast, path: Path) -> None:
         axes.plot(past, table.values[variate, -shown:], color="0.25", linewidth=1, label="context")
         axes.fill_between(ahead, quantiles[0], quantiles[8], color="C0", alpha=0.2, linewidth=0, label="0.1 to 0.9")
         axes.fill_between(ahead, quantiles[2], quantiles[6], color="C0", alpha=0.3, linewidth=0, label="0.3 to 0.7")
-        axes.plot(ahead, quantiles[4], color="C0", linewidth=1.5, label="median")
+        marker = "o" if steps == 1 else None  # a line or band of one step cannot be seen
+        if steps == 1:
+            axes.vlines(ahead, quantiles[0], quantiles[8], color="C0", alpha=0.4, linewidth=5)
+        axes.plot(ahead, quantiles[4], color="C0", linewidth=1.5, marker=marker, label="median")
         axes.set_title(table.names[variate], fontsize=10, loc="left")
         axes.axvline(0.5, color="0.7", linewidth=0.8)
     axes.set_xlabel("steps from the end of the context")

@@ -78,6 +78,13 @@ def _cells(path: Path) -> tuple[list[str], list[list[str]]]:
     header = [name.strip() for name in lines[0][1]]
     if len(lines) == 1:
         raise TableError(f"{path}: expected a row for each step after the header, found none")
+    if len(header) == 1 and (";" in header[0] or "\t" in header[0]):
+        raise TableError(f"{path}: line 1: expected commas between columns, found semicolons or tabs")
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice:
+        raise TableError(
+            f"{path}: line 1: expected a different name for each column, found {twice[0]!r} twice or empty"
+        )
     if all(_number(name) is not None for name in header):
         raise TableError(f"{path}: line 1: expected a header with a name for each column, found only numbers")
     for number, row in lines[1:]:
@@ -104,7 +111,7 @@ def _numbers(path: Path, name: str, cells: tuple[str, ...]) -> list[float]:
         value = _number(cell)
         if value is None:
             raise TableError(
-                f"{path}: column {name!r}, row {index + 1}: expected a number or nothing, found {cell[:40]!r}"
+                f"{path}: column {name!r}, row {index + 1} after the header: expected a number or nothing, found {cell[:40]!r}"
             )
         values.append(value)
     if all(math.isnan(value) for value in values):
@@ -131,6 +138,8 @@ def _times(path: Path, name: str, cells: list[str]) -> pd.DatetimeIndex:
             f"{path}: column {name!r}: expected ISO 8601 times or epoch seconds, row 1 is {cells[0][:40]!r}"
         ) from None
     index = pd.DatetimeIndex(times)
+    if index.hasnans:
+        raise TableError(f"{path}: column {name!r}: expected a time in every row, found a blank one")
     for number in range(1, len(index)):
         if not index[number] > index[number - 1]:
             what = "the same time twice" if index[number] == index[number - 1] else "an earlier time after a later one"

@@ -77,6 +77,15 @@ def test_many_files_are_each_answered_as_alone(small_checkpoint: Path, tmp_path:
         np.testing.assert_allclose(got["median"], json.loads(single.read_text())["median"], atol=1e-3)
 
 
+def test_uneven_times_are_said_to_be_lost(small_checkpoint: Path, tmp_path: Path) -> None:
+    table = tmp_path / "uneven.csv"
+    table.write_text("time,x\n1700000000,1\n1700000060,2\n1700100000,3\n")
+    result = run(small_checkpoint, "--input", table, "--prediction-length", 3)
+    assert result.exit_code == 0, result.output
+    assert "not evenly spaced" in result.stderr
+    assert result.stdout.startswith("step,variate,")
+
+
 def test_a_plot_is_a_png(small_checkpoint: Path, tmp_path: Path) -> None:
     picture = tmp_path / "p.png"
     result = run(small_checkpoint, "--input", write(tmp_path / "a.csv"), "--plot", picture)
@@ -97,6 +106,10 @@ def test_a_plot_is_a_png(small_checkpoint: Path, tmp_path: Path) -> None:
         (["--model", "nowhere"], 1, "nowhere"),
         (["--dtype", "float12"], 1, "float32"),
         (["--input", "a.csv", "--input", "b.csv"], 2, "folder"),
+        (["--input", "a.csv", "--output", "a.csv"], 2, "overwrite the input"),
+        (["--input", "a.csv", "--input", "./a.csv", "--output", "out"], 2, "different names"),
+        (["--input", "a.csv", "--output", "a.xml"], 2, ".csv or .json"),
+        (["--plot", "p.pdf"], 2, ".png"),
         (["--time-steps", "40", "--output", "no/such/folder/x.csv"], 2, "cannot be written"),
     ],
 )
