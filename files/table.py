@@ -111,7 +111,8 @@ def _numbers(path: Path, name: str, cells: tuple[str, ...]) -> list[float]:
         value = _number(cell)
         if value is None:
             raise TableError(
-                f"{path}: column {name!r}, row {index + 1} after the header: expected a number or nothing, found {cell[:40]!r}"
+                f"{path}: column {name!r}, row {index + 1} after the header: expected a number or nothing, "
+                f"found {cell[:40]!r}"
             )
         values.append(value)
     if all(math.isnan(value) for value in values):
