@@ -9,7 +9,11 @@ from .errors import Problem, ServiceError, wait
 
 BYTES_PER_TOKEN = 800  # 32 values of 25 bytes: few bodies hold less work for their size
 BODIES_AT_ONCE = 4
+SMALL_BODY_BYTES = 256 * 1024
+SMALL_BODIES_AT_ONCE = 128
 REQUESTS_OF_WORK = 4
+SMALL_WORK = 16  # a request with at most this part of the largest one's tokens is small
+STALL_SECONDS = 10.0  # in which a body must bring `bodies.LEAST_PROGRESS`: a stalled one gives its room back then
 
 
 class Pace:
@@ -38,7 +42,8 @@ class Admission:
     """Counts admitted requests and their tokens. Used on the event loop only.
 
     A request holds its place from before its body is parsed until it is answered: first with the tokens that
-    its size suggests, then with those it has.
+    its size suggests, then with those it has. Room for one more of the largest is kept for small ones, so that
+    a few large requests refuse large ones only.
     """
 
     def __init__(self, most_requests: int, most_request_tokens: int, pace: Pace) -> None:
@@ -57,7 +62,7 @@ class Admission:
         """Raises `ServiceError` with 429 where one more request, of so many tokens, has no room."""
         if self.requests >= self.most_requests:
             raise self._full(f"{self.requests} requests are admitted, at most {self.most_requests}")
-        self._check_tokens(tokens)
+        self._check_tokens(tokens, tokens)
 
     def enter(self, tokens: int) -> Ticket:
         """Takes a place. Raises `ServiceError` with 429."""
@@ -68,7 +73,7 @@ class Admission:
 
     def weigh(self, ticket: Ticket, tokens: int) -> None:
         """Gives a place the tokens of the parsed request. Raises `ServiceError` with 429 for want of room."""
-        self._check_tokens(tokens - ticket.tokens)
+        self._check_tokens(tokens - ticket.tokens, tokens)
         self.tokens += tokens - ticket.tokens
         ticket.tokens = tokens
 
@@ -80,9 +85,11 @@ class Admission:
         """How long the admitted work takes."""
         return self.pace.seconds(self.tokens)
 
-    def _check_tokens(self, more: int) -> None:
-        if self.tokens + more > self.most_tokens:
-            raise self._full(f"{self.tokens} tokens of work are admitted, at most {self.most_tokens}")
+    def _check_tokens(self, more: int, whole: int) -> None:
+        small = SMALL_WORK * whole <= self.most_request_tokens
+        most = self.most_tokens + (self.most_request_tokens if small else 0)
+        if self.tokens + more > most:
+            raise self._full(f"{self.tokens} tokens of work are admitted, at most {most}")
 
     def _full(self, found: str) -> ServiceError:
         return ServiceError(
@@ -93,28 +100,48 @@ class Admission:
 
 
 class BodySpace:
-    """Bytes of bodies that are being read or parsed, all requests together: at most four of the largest."""
+    """Bytes of bodies that are being read or parsed, all requests together.
+
+    The first 256 KiB of each body have room of their own, for 128 bodies; what is beyond them shares the room of
+    four of the largest bodies. So large bodies never take the room of small ones.
+    """
 
     def __init__(self, most_body_bytes: int) -> None:
-        self.most = BODIES_AT_ONCE * most_body_bytes
-        self.held = 0
+        self.most_first = SMALL_BODIES_AT_ONCE * min(SMALL_BODY_BYTES, most_body_bytes)
+        self.most_beyond = BODIES_AT_ONCE * max(0, most_body_bytes - SMALL_BODY_BYTES)
+        self.first = 0
+        self.beyond = 0
+
+    @property
+    def held(self) -> int:
+        return self.first + self.beyond
 
 
 class BodyShare:
-    """One request's share of a `BodySpace`: a context manager that gives back what it took."""
+    """One request's share of a `BodySpace`: what it took, until it is given back."""
 
-    def __init__(self, space: BodySpace, admission: Admission) -> None:
-        self._space, self._admission, self._held = space, admission, 0
+    def __init__(self, space: BodySpace) -> None:
+        self._space, self._first, self._beyond = space, 0, 0
 
     def take(self, length: int) -> None:
         """Counts bytes that came. Raises `ServiceError` with 429 where all requests hold too many."""
-        if self._space.held + length > self._space.most:
-            msg = f"{self._space.held} bytes of bodies are held, at most {self._space.most}"
-            retry = wait(self._admission.wait_seconds())
-            raise ServiceError(429, Problem(("service",), msg, "bodies_full"), headers=retry)
-        self._space.held += length
-        self._held += length
+        first = min(length, SMALL_BODY_BYTES - self._first)
+        beyond = length - first
+        if self._space.first + first > self._space.most_first:
+            raise _bodies_full(self._space.first, self._space.most_first)
+        if self._space.beyond + beyond > self._space.most_beyond:
+            raise _bodies_full(self._space.beyond, self._space.most_beyond)
+        self._space.first += first
+        self._space.beyond += beyond
+        self._first += first
+        self._beyond += beyond
 
     def give_back(self) -> None:
-        self._space.held -= self._held
-        self._held = 0
+        self._space.first -= self._first
+        self._space.beyond -= self._beyond
+        self._first = self._beyond = 0
+
+
+def _bodies_full(held: int, most: int) -> ServiceError:
+    msg = f"{held} bytes of bodies are held, at most {most}"
+    return ServiceError(429, Problem(("service",), msg, "bodies_full"), headers=wait(STALL_SECONDS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import re
 import zlib
@@ -11,11 +12,12 @@ import zstandard
 from starlette.datastructures import Headers
 from starlette.types import Receive
 
-from .admission import BodyShare
+from .admission import STALL_SECONDS, BodyShare
 from .errors import CallerGoneError, Problem, ServiceError
 
 BODY = ("body",)
 CHARSETS = {"utf-8", "utf8", "us-ascii", "ascii"}
+LEAST_PROGRESS = 64 * 1024  # bytes in `STALL_SECONDS`, or the body's end
 LARGEST_WINDOW = 8 * 1024 * 1024  # the window that RFC 9659 lets a zstd content encoding use
 JSON_TYPE = re.compile(r"application/([\w.+-]+\+)?json", re.ASCII)
 
@@ -58,22 +60,26 @@ async def read(receive: Receive, most_bytes: int, space: BodyShare) -> bytes:
     """The whole body, its bytes counted in `space` as they come.
 
     Raises `ServiceError` with 413 past `most_bytes` and 429 where `space` is full, `CallerGoneError` where
-    the caller left.
+    the caller left, `TimeoutError` where 10 s brought neither 64 KiB nor the end.
     """
     parts: list[bytes] = []
-    length = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise CallerGoneError("while the body was read")
-        part = message.get("body", b"")
-        length += len(part)
-        if length > most_bytes:
-            raise too_large(most_bytes, "more")
-        space.take(len(part))
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)
+    length, due = 0, LEAST_PROGRESS
+    async with asyncio.timeout(STALL_SECONDS) as stall:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise CallerGoneError("while the body was read")
+            part = message.get("body", b"")
+            length += len(part)
+            if length > most_bytes:
+                raise too_large(most_bytes, "more")
+            space.take(len(part))
+            parts.append(part)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+            if length >= due:
+                due = length + LEAST_PROGRESS
+                stall.reschedule(asyncio.get_running_loop().time() + STALL_SECONDS)
 
 
 def expand(body: bytes, encoding: str, most_bytes: int) -> bytes:

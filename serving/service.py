@@ -17,7 +17,7 @@ from starlette.responses import Response
 from inference import EngineInfo, Forecast, ForecastRequest
 
 from . import answer, bodies, parsing
-from .admission import Admission, BodyShare, BodySpace, Pace, Ticket
+from .admission import STALL_SECONDS, Admission, BodyShare, BodySpace, Pace, Ticket
 from .batcher import Job, Queue
 from .errors import CallerGoneError, Problem, ServiceError
 from .exchange import Exchange
@@ -73,7 +73,7 @@ class Service:
         encoding = bodies.check_headers(request.headers, self.settings.max_body_bytes)
         suggested = self.admission.suggest(bodies.content_length(request.headers))
         self.admission.check(suggested)
-        share = BodyShare(self._space, self.admission)
+        share = BodyShare(self._space)
         try:
             body = await self._read(request, share, deadline)
             exchange.features["bytes_in"] = len(body)
@@ -112,7 +112,11 @@ class Service:
                 return await bodies.read(request.receive, self.settings.max_body_bytes, share)
         except TimeoutError:
             self.lifecycle.check()
-            raise ServiceError(408, Problem(("body",), "the body did not arrive in time", "timeout")) from None
+            msg = (
+                f"the body did not arrive in time: expected it within the request's timeout, and at least "
+                f"{bodies.LEAST_PROGRESS} bytes of it, or its end, in each {STALL_SECONDS:g} s"
+            )
+            raise ServiceError(408, Problem(("body",), msg, "timeout")) from None
         finally:
             self.lifecycle.has_read(limit)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving.admission import Admission, BodyShare, BodySpace, Pace
+from serving.admission import SMALL_BODIES_AT_ONCE, SMALL_BODY_BYTES, Admission, BodyShare, BodySpace, Pace
 from serving.errors import ServiceError
 
 
@@ -30,7 +30,16 @@ def test_tokens_of_four_largest_requests_are_admitted() -> None:
     door = admission(most_requests=100)
     for _ in range(4):
         door.enter(100)
+    refusal(door.enter, 10)
+
+
+def test_room_for_one_more_of_the_largest_is_kept_for_small_requests() -> None:
+    door = admission(most_requests=100)
+    for _ in range(4):
+        door.enter(100)
+    tickets = [door.enter(5) for _ in range(20)]
     refusal(door.enter, 1)
+    refusal(door.weigh, tickets[0], 7)
 
 
 def test_a_request_that_proves_larger_than_its_size_told_is_weighed_again() -> None:
@@ -69,14 +78,27 @@ def test_the_wait_is_at_least_a_second_and_at_most_an_hour() -> None:
     assert refusal(admission(most_requests=0).enter, 1).headers["Retry-After"] == "1"
 
 
-def test_bodies_of_all_requests_share_a_bound() -> None:
-    space, door = BodySpace(10), admission()
-    first, second = BodyShare(space, door), BodyShare(space, door)
-    first.take(30)
-    second.take(10)
-    refusal(second.take, 1)
-    first.give_back()
-    second.take(30)
-    second.give_back()
-    second.give_back()
+def test_large_bodies_share_the_room_of_four_of_them() -> None:
+    large = 1_000_000
+    space = BodySpace(large)
+    shares = [BodyShare(space) for _ in range(5)]
+    for share in shares[:4]:
+        share.take(large - 1)
+        share.take(1)
+    error = refusal(shares[4].take, large)
+    assert error.problems[0].type == "bodies_full"
+    assert error.headers["Retry-After"] == "10"  # when a body that stalls is let go
+    shares[0].give_back()
+    shares[4].take(large)
+    for share in shares * 2:
+        share.give_back()
     assert space.held == 0
+
+
+def test_large_bodies_leave_room_for_small_ones() -> None:
+    space = BodySpace(1_000_000)
+    for _ in range(4):
+        BodyShare(space).take(1_000_000)
+    for _ in range(SMALL_BODIES_AT_ONCE - 4):
+        BodyShare(space).take(SMALL_BODY_BYTES)
+    refusal(BodyShare(space).take, 1)

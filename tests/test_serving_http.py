@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import math
@@ -14,6 +15,7 @@ import zstandard
 from live import Answer, Live, forecast, head, read_answer, running, until
 from mock_engine import POISON, MockEngine
 
+from serving import bodies
 from serving.schemas import ErrorAnswer, ForecastAnswer, ModelsAnswer
 
 WAVE = [10 + math.sin(i / 5) for i in range(512)]
@@ -163,6 +165,22 @@ def test_more_work_than_the_limit_is_a_413_with_both_figures() -> None:
 def test_a_body_that_stops_coming_is_a_408() -> None:
     with running(request_timeout_s=0.05) as live, live.send(head(100) + b'{"series":') as connection:
         assert is_error(read_answer(connection), 408)
+
+
+def test_large_bodies_that_stall_do_not_lock_small_ones_out_and_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 1024 * 1024
+    with running(max_body_bytes=most) as live, contextlib.ExitStack() as stack:
+        stalled = [stack.enter_context(live.send(head(most) + b" " * (most - 1))) for _ in range(4)]
+        until(lambda: live.service._space.held == 4 * (most - 1))
+        assert live.ask(forecast(WAVE)).status == 200
+        monkeypatch.setattr(bodies, "STALL_SECONDS", 0.05)
+        with live.send(head(most) + b" " * 1000) as slow:
+            answer = read_answer(slow)
+        assert is_error(answer, 408)
+        assert "65536 bytes" in answer.text
+        stalled[0].sendall(b" ")
+        assert is_error(read_answer(stalled[0]), 400)
+        until(lambda: live.service._space.held == 3 * (most - 1))
 
 
 def test_an_upgrade_to_http_2_is_ignored(live: Live) -> None:
