@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from itertools import islice
 
 import orjson
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 MOST_PROBLEMS = 10
-LONGEST_NAME = 64
+LONGEST_NAME = 32
 Loc = tuple[str | int, ...]
 
 
@@ -50,10 +51,13 @@ class Problems:
     more: int = 0
 
     def add(self, loc: Loc, msg: str, kind: str) -> None:
-        if len(self.kept) < MOST_PROBLEMS:
-            self.kept.append(Problem(loc, msg, kind))
-        else:
-            self.more += 1
+        self.add_all((Problem(loc, msg, kind),), 1)
+
+    def add_all(self, problems: Iterable[Problem], count: int) -> None:
+        """Adds so many problems; takes only those that are kept, so that millions cost no more than ten."""
+        room = min(count, MOST_PROBLEMS - len(self.kept))
+        self.kept += islice(problems, room)
+        self.more += count - room
 
     def stop(self, status: int = 422) -> None:
         """Raise `ServiceError` if anything was added."""
@@ -62,7 +66,7 @@ class Problems:
 
 
 def printable(name: str) -> str:
-    """A caller's field name, safe to repeat: printable, at most 64 characters."""
+    """A caller's field name, safe to repeat: printable, at most 32 characters."""
     shown = "".join(c if c.isprintable() else "?" for c in name[:LONGEST_NAME])
     return shown + ("…" if len(name) > LONGEST_NAME else "")
 

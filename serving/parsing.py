@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from dataclasses import dataclass
 from itertools import takewhile
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from .schemas import BLOCK_STEP, DEFAULT_BLOCK, DEFAULT_HORIZON, LONGEST_HORIZON
 
 FIELDS = ("series", "prediction_length", "decode_block_size", "has_missing_values")
 NUMBERS = {int, float, type(None)}
+TOO_LARGE = 2**1024 - 2**970  # it and what is above rounds to no float64
 SERIES = ("body", "series")
 KINDS = {
     str: "a string",
@@ -47,11 +50,8 @@ def parse(body: bytes, limits: Limits) -> ForecastRequest:
     _check_nesting(body, limits)
     fields = decode(body)
     problems = Problems()
-    for name in fields:
-        if name not in FIELDS:
-            close = difflib.get_close_matches(name[:100], FIELDS, 1)
-            hint = f"; did you mean {close[0]}?" if close else f"; expected {', '.join(FIELDS)}"
-            problems.add(("body", printable(name)), f"unknown field{hint}", "extra_forbidden")
+    unknown = len(fields) - sum(name in fields for name in FIELDS)
+    problems.add_all((_unknown(name) for name in fields if name not in FIELDS), unknown)
     horizon = _whole(fields, "prediction_length", DEFAULT_HORIZON, 1, 1, problems)
     block = None
     if fields.get("decode_block_size", DEFAULT_BLOCK) is not None:
@@ -67,6 +67,12 @@ def parse(body: bytes, limits: Limits) -> ForecastRequest:
     _check_observed(target, may_miss, limits, problems)
     problems.stop()
     return ForecastRequest(target, horizon, block)
+
+
+def _unknown(name: str) -> Problem:
+    close = difflib.get_close_matches(name[:100], FIELDS, 1)
+    hint = f"; did you mean {close[0]}?" if close else f"; expected {', '.join(FIELDS)}"
+    return Problem(("body", printable(name)), f"unknown field{hint}", "extra_forbidden")
 
 
 def _check_nesting(body: bytes, limits: Limits) -> None:
@@ -100,6 +106,10 @@ def _decode_with_nan(body: bytes) -> Any:
     try:
         return from_json(body, allow_inf_nan=True)
     except ValueError as error:
+        if str(error).startswith("number out of range"):  # more digits than are read: far past float64
+            raise ServiceError(
+                422, Problem(("body",), f"expected finite float64, found a {error}", "finite_number")
+            ) from None
         msg = f"the body is not JSON: {error}" if body.strip() else "expected a JSON object, found an empty body"
         raise ServiceError(400, Problem(("body",), msg, "json_invalid")) from None
 
@@ -142,8 +152,11 @@ def _rows(fields: dict[str, Any], problems: Problems) -> list[list[Any]]:
         rows = series if list in set(map(type, series)) else [series]
         lengths = [len(row) if type(row) is list else -1 for row in rows]
         if -1 in lengths:
-            for index in (i for i, length in enumerate(lengths) if length < 0):
-                problems.add((*SERIES, index), f"{SHAPES}, found {kind(rows[index])} beside lists", "list_type")
+            scalars = (i for i, length in enumerate(lengths) if length < 0)
+            described = (
+                Problem((*SERIES, i), f"{SHAPES}, found {kind(rows[i])} beside lists", "list_type") for i in scalars
+            )
+            problems.add_all(described, lengths.count(-1))
         elif lengths.count(lengths[0]) != len(lengths):
             _say_ragged(lengths, problems)
         elif lengths[0] == 0:
@@ -193,37 +206,37 @@ def _values(rows: list[list[Any]], problems: Problems) -> NDArray[np.float64]:
     target = np.empty((len(rows), len(rows[0])))
     for variate, row in enumerate(rows):
         where: Loc = SERIES if flat else (*SERIES, variate)
-        if not set(map(type, row)) <= NUMBERS:
-            _say_not_numbers(row, where, problems)
+        types = Counter(map(type, row))
+        if not types.keys() <= NUMBERS:
+            wrong = (i for i, cell in enumerate(row) if type(cell) not in NUMBERS)
+            count = sum(cells for found, cells in types.items() if found not in NUMBERS)
+            problems.add_all((_not_number((*where, i), row[i]) for i in wrong), count)
             continue
         try:
             target[variate] = row
         except OverflowError:
-            target[variate] = [float("inf") if _too_large(cell) else cell for cell in row]
+            target[variate] = [inf if type(cell) is int and abs(cell) >= TOO_LARGE else cell for cell in row]
     if not problems.kept:
         _say_infinite(target, flat, problems)
     return target
 
 
-def _say_not_numbers(row: list[Any], where: Loc, problems: Problems) -> None:
-    for position, cell in enumerate(row):
-        if type(cell) not in NUMBERS:
-            msg = f"expected a number or null, found {kind(cell)}"
-            if type(cell) is list:
-                msg = f"{SHAPES}, found more than two dimensions"
-            problems.add((*where, position), msg, "number_type")
-
-
-def _too_large(cell: object) -> bool:
-    return type(cell) is int and abs(cell) >= 2**1024 - 2**970
+def _not_number(where: Loc, cell: object) -> Problem:
+    msg = f"expected a number or null, found {kind(cell)}"
+    if type(cell) is list:
+        msg = f"{SHAPES}, found more than two dimensions"
+    return Problem(where, msg, "number_type")
 
 
 def _say_infinite(target: NDArray[np.float64], flat: bool, problems: Problems) -> None:
-    if not np.isinf(target).any():
-        return
-    for variate, position in np.argwhere(np.isinf(target)).tolist():
-        where: Loc = SERIES if flat else (*SERIES, variate)
-        problems.add((*where, position), "expected a finite float64, found an infinite one", "finite_number")
+    infinite = np.flatnonzero(np.isinf(target))
+    msg = "expected a finite float64, found an infinite one"
+    places = (divmod(int(cell), target.shape[1]) for cell in infinite)
+    described = (
+        Problem((*SERIES, position) if flat else (*SERIES, variate, position), msg, "finite_number")
+        for variate, position in places
+    )
+    problems.add_all(described, len(infinite))
 
 
 def _check_observed(target: NDArray[np.float64], may_miss: bool, limits: Limits, problems: Problems) -> None:
