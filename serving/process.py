@@ -94,9 +94,7 @@ class Server(uvicorn.Server):
         lifecycle = self.service.lifecycle
         await lifecycle.stopping.wait()
         whole = FAILURE_DRAIN_S if lifecycle.phase == "failed" else self._drain_s
-        last = threading.Timer(whole, os._exit, [1])  # whatever clients, the loop or the device do
-        last.daemon = True
-        last.start()
+        self._end_by(whole)
         end = time.monotonic() + whole
         if not await lifecycle.empty(0.7 * whole):
             logs.get().warning("requests cut short", in_flight=lifecycle.in_flight, waited_s=round(0.7 * whole, 3))
@@ -104,6 +102,15 @@ class Server(uvicorn.Server):
             await lifecycle.empty(0.1 * whole)
         self.config.timeout_graceful_shutdown = max(0.1, end - time.monotonic() - 0.3)  # type: ignore[assignment]
         self.should_exit = True
+
+    def _end_by(self, seconds: float) -> None:
+        """Ends the process then, whatever clients, the loop or the device do."""
+        last = threading.Timer(seconds, os._exit, [1])
+        last.daemon = True
+        try:
+            last.start()
+        except RuntimeError:  # no thread can be started, which may be why the device failed; the loop still runs
+            asyncio.get_running_loop().call_later(seconds, os._exit, 1)
 
 
 def run(app: FastAPI, settings: Settings, listener: socket.socket) -> int:

@@ -28,7 +28,10 @@ class Settings(BaseSettings):
         "auto", description="one kernel, or products and a softmax; auto chooses by device and chip"
     )
     threads: int | None = Field(
-        None, ge=1, description="threads that compute on a CPU; all usable CPUs, fewer where others use them too"
+        None,
+        ge=1,
+        le=1024,
+        description="threads that compute on a CPU; all usable CPUs, fewer where others use them too",
     )
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8040, ge=0, le=65535, description="port to listen on; 0 takes a free one")

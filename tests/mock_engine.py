@@ -77,12 +77,19 @@ class MockEngine:
         return Forecast(quantiles, cut.shape[1], used.shape[1] > MAX_CONTEXT)
 
 
+def _cannot_start(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def load() -> MockEngine:
     mode = os.environ.get("MOCK", "")
     if mode == "absent":
         raise DeviceAbsent("device npu:0 is not there; found cpu")
     if mode == "broken":
         raise OSError("a library is missing")
+    if mode == "threadless":
+        threading.Thread.start = _cannot_start  # type: ignore[method-assign, assignment]
+        raise RuntimeError("can't start new thread")
     engine = MockEngine()
     if mode:
         engine.pause = 1e6 if mode == "stuck" else float(mode.removeprefix("slow"))

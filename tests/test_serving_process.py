@@ -117,6 +117,8 @@ def test_flags_of_either_spelling_count_more_than_the_environment() -> None:
         ({"REQUEST_TIMEOUT_S": "nan"}, "REQUEST_TIMEOUT_S"),
         ({"LOG_FORMAT": "xml"}, "LOG_FORMAT"),
         ({"MAX_SEQ_LENGTH": "0"}, "MAX_SEQ_LENGTH"),
+        ({"THREADS": "99999"}, "THREADS: Input should be less than or equal to 1024"),
+        ({"THREADS": "0"}, "THREADS: Input should be greater than or equal to 1"),
     ],
 )
 def test_a_wrong_setting_is_one_line_that_names_it(environment: dict[str, str], says: str) -> None:
@@ -139,11 +141,17 @@ def test_an_address_that_cannot_be_had_is_one_line(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "says"), [("absent", "npu:0 is not there; found cpu"), ("broken", "a library is missing")]
+    ("mode", "says"),
+    [
+        ("absent", "npu:0 is not there; found cpu"),
+        ("broken", "a library is missing"),
+        ("threadless", "can't start new thread"),
+    ],
 )
 def test_a_model_that_cannot_be_loaded_is_one_line_and_ends_the_process(mode: str, says: str) -> None:
     result = run("--port", "0", MOCK=mode)
     assert says in one_line(result)
+    assert result.returncode == 1
     last = json.loads(result.stdout.splitlines()[-1])
     assert says in last["reason"]
 
