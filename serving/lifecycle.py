@@ -14,6 +14,7 @@ SAYS = {
     "draining": "the service is shutting down",
     "failed": "the device has failed; the service is shutting down",
 }
+CUT = "the service ended before the request was answered: it was stopped, and the time for what was running is over"
 
 
 class Lifecycle:
@@ -22,6 +23,7 @@ class Lifecycle:
     def __init__(self) -> None:
         self.phase: Phase = "loading"
         self.reason = ""  # why it failed
+        self.cut = 0  # requests that the end left unanswered
         self.stopping = asyncio.Event()
         self.in_flight = 0
         self._empty = asyncio.Event()
@@ -53,7 +55,7 @@ class Lifecycle:
 
     def refusal(self) -> ServiceError:
         """The 503 of the phase that is not ready."""
-        return unavailable(SAYS[self.phase], self.phase, 5)
+        return unavailable(CUT if self.cut and not self.reason else SAYS[self.phase], self.phase, 5)
 
     def came(self) -> None:
         self.in_flight += 1

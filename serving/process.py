@@ -21,6 +21,7 @@ from .settings import Settings
 BACKLOG = 2048
 KEEP_ALIVE_S = 75  # longer than the 60 s of common load balancers, which must be the ones to close
 FAILURE_DRAIN_S = 2.0
+EXIT_S, EXIT_SHARE = 1.0, 0.25  # of the time to drain, for the answers to what is cut and for the exit itself
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -96,11 +97,13 @@ class Server(uvicorn.Server):
         whole = FAILURE_DRAIN_S if lifecycle.phase == "failed" else self._drain_s
         self._end_by(whole)
         end = time.monotonic() + whole
-        if not await lifecycle.empty(0.7 * whole):
-            logs.get().warning("requests cut short", in_flight=lifecycle.in_flight, waited_s=round(0.7 * whole, 3))
+        spare = min(EXIT_S, EXIT_SHARE * whole)
+        if not await lifecycle.empty(whole - spare):
+            lifecycle.cut = lifecycle.in_flight
+            logs.get().warning("requests cut short", in_flight=lifecycle.cut, waited_s=round(whole - spare, 3))
             self.service.close()
-            await lifecycle.empty(0.1 * whole)
-        self.config.timeout_graceful_shutdown = max(0.1, end - time.monotonic() - 0.3)  # type: ignore[assignment]
+            await lifecycle.empty(spare / 3)
+        self.config.timeout_graceful_shutdown = max(spare / 6, end - time.monotonic() - spare / 2)  # type: ignore[assignment]
         self.should_exit = True
 
     def _end_by(self, seconds: float) -> None:
@@ -122,5 +125,7 @@ def run(app: FastAPI, settings: Settings, listener: socket.socket) -> int:
     lifecycle = server.service.lifecycle
     if lifecycle.reason:
         print(f"server.py: {lifecycle.reason}", file=sys.stderr)
-    logs.get().log(40 if lifecycle.reason else 20, "stopped", reason=lifecycle.reason or "drained")
+    ended = f"cut: DRAIN_TIMEOUT_S was over with {lifecycle.cut} unanswered" if lifecycle.cut else "drained"
+    level = 40 if lifecycle.reason else 30 if lifecycle.cut else 20
+    logs.get().log(level, "stopped", reason=lifecycle.reason or ended)
     return lifecycle.exit_code

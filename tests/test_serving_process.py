@@ -220,6 +220,7 @@ def test_admitted_requests_are_answered_and_new_ones_refused_while_draining() ->
         assert int(refused.headers["retry-after"]) >= 1
         assert {answer.result().status for answer in asked} == {200}
         assert process.wait()[0] == 0
+    assert process.lines[-1]["reason"] == "drained"
 
 
 def read_metrics(process: Process) -> bytes:
@@ -228,15 +229,20 @@ def read_metrics(process: Process) -> bytes:
 
 
 def test_a_device_that_does_not_come_back_does_not_hold_up_the_end() -> None:
-    with started("--drain-timeout-s", "2", MOCK="stuck") as process, ThreadPoolExecutor(1) as pool:
+    with started("--drain-timeout-s", "4", MOCK="stuck") as process, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(process.ask, forecast([1.0, 2.0]))
         while b"toto_admitted_requests 1.0" not in read_metrics(process):
             pass
         start = time.monotonic()
         process.child.send_signal(signal.SIGTERM)
-        assert asked.result().status == 503
-        process.wait()
+        answer = asked.result()
+        assert answer.status == 503
+        assert "the service ended" in answer.text
+        assert process.wait()[0] == 0
         assert time.monotonic() - start < 10  # it would be for ever
+    cut = next(line for line in process.lines if line["event"] == "requests cut short")
+    assert cut["waited_s"] == 3.0
+    assert process.lines[-1]["reason"] == "cut: DRAIN_TIMEOUT_S was over with 1 unanswered"
 
 
 def test_a_second_signal_ends_the_process_at_once() -> None:
