@@ -27,11 +27,12 @@ from serving.service import Service
 from serving.worker import ForecastEngine
 
 DOCS = Path(__file__).parent / "serving" / "docs.html"
-JSON_BODY = {
+FORECAST_REQUEST = {
+    "parameters": schemas.HEADERS,
     "requestBody": {
         "required": True,
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ForecastBody"}}},
-    }
+    },
 }
 router = APIRouter()
 
@@ -45,7 +46,7 @@ def service_of(request: Request) -> Service:
     "/v1/forecast",
     response_model=schemas.ForecastAnswer,
     responses=schemas.errors(400, 401, 408, 413, 415, 422, 429, 500, 503, 504),
-    openapi_extra=JSON_BODY,
+    openapi_extra=FORECAST_REQUEST,
 )
 async def forecast(request: Request) -> Response:
     """Nine quantiles of the next steps of every variate of a series."""
@@ -82,7 +83,7 @@ NOT_READY: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/health", response_model=schemas.StatusAnswer, responses=STALLED)
-@router.head("/health", include_in_schema=False)
+@router.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)  # asked first, so that Allow has both
 async def health(request: Request) -> Response:
     """200 while the process lives and its device thread makes progress."""
     service = service_of(request)
@@ -91,7 +92,7 @@ async def health(request: Request) -> Response:
 
 
 @router.get("/ready", response_model=schemas.StatusAnswer, responses=NOT_READY)
-@router.head("/ready", include_in_schema=False)
+@router.api_route("/ready", methods=["GET", "HEAD"], include_in_schema=False)
 async def ready(request: Request) -> Response:
     """200 once the model is loaded and warmed up."""
     phase = service_of(request).lifecycle.phase
@@ -147,6 +148,10 @@ def create_app(settings: Settings, load: Callable[[], ForecastEngine]) -> FastAP
     def openapi() -> dict[str, object]:
         schema = make_openapi()
         schema["components"]["schemas"].setdefault("ForecastBody", schemas.ForecastBody.model_json_schema())
+        schema["components"]["securitySchemes"] = schemas.KEYS
+        for path in (path for path in schema["paths"] if path.startswith("/v1/")):
+            for operation in schema["paths"][path].values():
+                operation["security"] = [{name: []} for name in schemas.KEYS] + ([] if keys else [{}])
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -97,9 +97,11 @@ def response(error: Exception) -> Response:
 
 def _from_http(error: HTTPException) -> ServiceError:
     phrase = HTTPStatus(error.status_code).phrase
+    headers = dict(error.headers or {})
     where, msg = ("path",), phrase.lower()
     if error.status_code == 404:
         msg = "no such place; see /docs"
     elif error.status_code == 405:
-        where, msg = ("method",), f"expected {(error.headers or {}).get('Allow', 'another method')}"
-    return ServiceError(error.status_code, Problem(where, msg, phrase.lower().replace(" ", "_")), headers=error.headers)
+        headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
+        where, msg = ("method",), f"expected {headers['Allow']}"
+    return ServiceError(error.status_code, Problem(where, msg, phrase.lower().replace(" ", "_")), headers=headers)

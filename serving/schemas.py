@@ -148,6 +148,26 @@ class ModelsAnswer(BaseModel):
     data: list[ModelCard]
 
 
+HEADERS: list[dict[str, Any]] = [
+    {
+        "name": "X-Request-Timeout",
+        "in": "header",
+        "description": "seconds that the request may wait, where fewer than REQUEST_TIMEOUT_S",
+        "schema": {"type": "number", "exclusiveMinimum": 0},
+    },
+    {
+        "name": "X-Request-ID",
+        "in": "header",
+        "description": "comes back with the answer and stands in the log; another is given where it is absent or odd",
+        "schema": {"type": "string", "maxLength": 128},
+    },
+]
+KEYS: dict[str, dict[str, str]] = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "a key of API_KEYS_FILE, where one is configured"},
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "the same key"},
+}
+
+
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """OpenAPI responses for error statuses."""
     return {status: {"model": ErrorAnswer, "description": DESCRIPTIONS[status]} for status in statuses}

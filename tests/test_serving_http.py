@@ -105,6 +105,15 @@ def test_every_status_of_the_router_is_json(live: Live) -> None:
     assert is_error(live.get("/%00%ff%2e%2e/etc"), 404)
 
 
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+@pytest.mark.parametrize("method", ["POST", "OPTIONS", "DELETE"])
+def test_what_a_state_may_be_asked_with_is_told(live: Live, path: str, method: str) -> None:
+    answer = live.ask(b"", method, path)
+    assert is_error(answer, 405)
+    assert answer.headers["allow"] == "GET, HEAD"
+    assert "GET, HEAD" in answer.text
+
+
 def test_head_works_where_get_tells_a_state(live: Live) -> None:
     for path in ("/health", "/ready"):
         answer = live.ask(b"", "HEAD", path)
@@ -423,6 +432,23 @@ def test_the_documentation_needs_no_other_server(live: Live) -> None:
     assert set(responses) == {"200", *["400", "401", "408", "413", "415", "422", "429", "500", "503", "504"]}
     for example in api["components"]["schemas"]["ForecastBody"]["examples"]:
         assert live.ask(example).status == 200
+
+
+def test_the_schema_has_the_keys_and_the_headers_of_a_request(live: Live, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("name a-key-of-sixteen-or-more")
+    with running(api_keys_file=tmp_path / "keys") as guarded:
+        schemas = [service.get("/openapi.json").json for service in (live, guarded)]
+    everyone: list[dict[str, object]] = [{}]
+    for schema, without in zip(schemas, (everyone, []), strict=True):
+        schemes = schema["components"]["securitySchemes"]
+        assert {scheme.get("scheme") or scheme.get("name") for scheme in schemes.values()} == {"bearer", "X-API-Key"}
+        forecasts, models = (schema["paths"][path] for path in ("/v1/forecast", "/v1/models"))
+        for operation in (forecasts["post"], models["get"]):
+            assert operation["security"] == [*({name: []} for name in schemes), *without]
+        assert "security" not in schema["paths"]["/health"]["get"]
+        names = {(parameter["in"], parameter["name"]) for parameter in forecasts["post"]["parameters"]}
+        assert names == {("header", "X-Request-Timeout"), ("header", "X-Request-ID")}
+        assert list(schema["paths"]["/ready"]) == ["get"]
 
 
 def test_metrics_have_bounded_labels(live: Live) -> None:
