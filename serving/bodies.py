@@ -6,7 +6,9 @@ import asyncio
 import io
 import re
 import zlib
+from collections.abc import Callable
 from email.message import Message
+from typing import Protocol, TypeVar
 
 import zstandard
 from starlette.datastructures import Headers
@@ -18,6 +20,8 @@ from .errors import CallerGoneError, Problem, ServiceError
 BODY = ("body",)
 CHARSETS = {"utf-8", "utf8", "us-ascii", "ascii"}
 LEAST_PROGRESS = 64 * 1024  # bytes in `STALL_SECONDS`, or the body's end
+MOST_FRAMES = 1024  # gzip members or zstd frames: an empty one takes 9 bytes, and longer than its body does
+PIECE = 64 * 1024
 LARGEST_WINDOW = 8 * 1024 * 1024  # the window that RFC 9659 lets a zstd content encoding use
 JSON_TYPE = re.compile(r"application/([\w.+-]+\+)?json", re.ASCII)
 
@@ -89,25 +93,30 @@ def expand(body: bytes, encoding: str, most_bytes: int) -> bytes:
             return _gunzip(body, most_bytes)
         if encoding == "zstd":
             return _unzstd(body, most_bytes)
-    except (zlib.error, zstandard.ZstdError, EOFError):
-        msg = f"expected a whole {encoding} stream, found one that is cut or damaged"
-        raise ServiceError(400, Problem(BODY, msg, "content_encoding")) from None
+    except EOFError:
+        raise _damaged(f"expected a whole {encoding} stream, found one that is cut") from None
+    except (zlib.error, zstandard.ZstdError):
+        raise _damaged(f"expected a whole {encoding} stream, found one that is damaged") from None
     return body
+
+
+def _damaged(msg: str) -> ServiceError:
+    return ServiceError(400, Problem(BODY, msg, "content_encoding"))
 
 
 def _gunzip(body: bytes, most_bytes: int) -> bytes:
     """Every member of a gzip stream (RFC 1952 2.2)."""
     parts: list[bytes] = []
     room = most_bytes + 1
-    while body:
-        member = zlib.decompressobj(wbits=31)
-        parts.append(member.decompress(body, room))
+
+    def keep(member: zlib._Decompress, piece: bytes) -> None:
+        nonlocal room
+        parts.append(member.decompress(piece, room))
         room -= len(parts[-1])
         if room <= 0:
             raise too_large(most_bytes, "more once decompressed")
-        if not member.eof:
-            raise EOFError
-        body = member.unused_data
+
+    _walk(body, lambda: zlib.decompressobj(wbits=31), keep)
     return b"".join(parts)
 
 
@@ -117,4 +126,36 @@ def _unzstd(body: bytes, most_bytes: int) -> bytes:
     expanded = frames.stream_reader(io.BytesIO(body), read_across_frames=True).read(most_bytes + 1)
     if len(expanded) > most_bytes:
         raise too_large(most_bytes, "more once decompressed")
+    # The reader takes a frame that is cut for a whole one; so, its output known to fit, once more.
+    _walk(body, frames.decompressobj, lambda frame, piece: frame.decompress(piece))
     return expanded
+
+
+class _Frame(Protocol):
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+
+F = TypeVar("F", bound=_Frame)
+
+
+def _walk(body: bytes, begin: Callable[[], F], feed: Callable[[F, bytes], object]) -> None:
+    """Feeds each frame its bytes. Raises `EOFError` where the last one is cut, `ServiceError` where they are too many.
+
+    Piece by piece, since what is left over after a frame is copied.
+    """
+    position = 0
+    for _ in range(MOST_FRAMES):
+        frame = begin()
+        while not frame.eof:
+            piece = body[position : position + PIECE]
+            if not piece:
+                raise EOFError
+            feed(frame, piece)
+            position += len(piece) - len(frame.unused_data)
+        if position == len(body):
+            return
+    raise _damaged(f"expected at most {MOST_FRAMES} compressed frames, found more")

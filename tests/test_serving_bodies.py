@@ -46,6 +46,28 @@ def test_any_bytes_expand_or_are_refused(encoding: str, data: bytes) -> None:
         assert len(expand(data, encoding, MOST)) <= MOST
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_stream_cut_anywhere_is_told_so(encoding: str) -> None:
+    whole = ENCODE[encoding](b'{"series": [1, 2, 3]}')
+    for length in range(len(whole)):
+        for body in (whole[:length], whole + whole[:length] if length else b""):
+            with pytest.raises(ServiceError, match="found one that is cut") as caught:
+                expand(body, encoding, MOST)
+            assert caught.value.status == 400
+
+
+def test_a_zstd_frame_without_its_last_block_is_cut() -> None:
+    writer = zstandard.ZstdCompressor().compressobj()
+    unfinished = writer.compress(b'{"series": [1]}') + writer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    assert status(expand, unfinished, "zstd", MOST) == 400
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_many_frames_are_taken_and_too_many_refused(encoding: str) -> None:
+    assert expand(ENCODE[encoding](b"0") * 1024, encoding, MOST) == b"0" * 1024
+    assert status(expand, ENCODE[encoding](b"") * 100_000, encoding, MOST) == 400
+
+
 def test_a_stream_that_is_cut_is_a_400() -> None:
     assert status(expand, gzip.compress(os.urandom(5000))[:-1], "gzip", MOST) == 400
     assert status(expand, gzip.compress(b"{}") + b"more", "gzip", MOST) == 400
