@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,7 @@ from .worker import ForecastEngine, Worker
 T = TypeVar("T")
 CODEC_THREADS = 2
 HUGE_BYTES = 1024 * 1024
+SECONDS = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
 class Service:
@@ -95,10 +97,7 @@ class Service:
         text = request.headers.get("x-request-timeout")
         if text is None:
             return own
-        try:
-            asked = float(text)
-        except ValueError:
-            asked = math.nan
+        asked = float(text) if SECONDS.fullmatch(text) else math.nan
         if not 0 < asked < math.inf:
             msg = "expected a number of seconds above 0"
             raise ServiceError(422, Problem(("header", "x-request-timeout"), msg, "timeout"))

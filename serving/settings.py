@@ -22,8 +22,10 @@ class Settings(BaseSettings):
     model_path: Path | None = Field(
         None, description="checkpoint directory; models/Toto-2.0-313m where present, else models/toto2-nano"
     )
-    device: str = Field("auto", description="auto, cpu, npu:N or cuda:N")
-    dtype: str = Field("float32", description="type of weights and activations")
+    device: str = Field("auto", pattern=r"^(auto|cpu|(npu|cuda)(:\d{1,4})?)$", description="auto, cpu, npu:N or cuda:N")
+    dtype: Literal["float32", "bfloat16", "float16", "int8"] = Field(
+        "float32", description="type of weights and activations"
+    )
     attention: Literal["auto", "fused", "composite"] = Field(
         "auto", description="one kernel, or products and a softmax; auto chooses by device and chip"
     )
@@ -41,7 +43,7 @@ class Settings(BaseSettings):
     max_request_tokens: int = Field(
         8192, ge=2, description="most work of a request: variates x patches of 32 steps, context and horizon"
     )
-    max_body_bytes: int = Field(16 * MIB, ge=1, description="most bytes of a body, also once decompressed")
+    max_body_bytes: int = Field(16 * MIB, ge=1, description="largest body, in bytes, also once decompressed")
     max_concurrent_requests: int = Field(64, ge=1, description="requests admitted at once; more get 429")
     request_timeout_s: float = Field(60.0, gt=0, allow_inf_nan=False, description="seconds a request may wait")
     max_batch_tokens: int | None = Field(
@@ -57,7 +59,7 @@ class Settings(BaseSettings):
     log_format: Literal["json", "console"] = Field("json", description="form of the log lines")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe level logged")
 
-    @field_validator("attention", "log_format", "log_level", mode="before")
+    @field_validator("device", "dtype", "attention", "log_format", "log_level", mode="before")
     @classmethod
     def _lower(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
@@ -86,9 +88,14 @@ def read(arguments: Sequence[str]) -> Settings:
         return Settings(_cli_settings_source=source)  # type: ignore[call-arg]
     except ValidationError as error:
         for problem in error.errors(include_url=False, include_input=False):
-            name = "_".join(str(part) for part in problem["loc"]).upper()
-            print(f"server.py: {name}: {problem['msg']}", file=sys.stderr)
+            name = "_".join(str(part) for part in problem["loc"])
+            print(f"server.py: {name.upper()}: {problem['msg']} ({_meaning(name)})", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _meaning(name: str) -> str:
+    field = Settings.model_fields.get(name)
+    return (field.description if field else None) or "see --help"
 
 
 def _flag(word: str) -> str:

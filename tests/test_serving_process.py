@@ -18,6 +18,9 @@ import pytest
 from live import Answer, forecast, head, read_answer
 from mock_engine import KILLER
 
+import toto2.device
+from serving.settings import read
+
 ROOT = Path(__file__).resolve().parent.parent
 MOCK = ROOT / "tests" / "mock_engine.py"
 QUIET = {name: value for name, value in os.environ.items() if name not in ("PORT", "HOST", "DEVICE", "MODEL_PATH")}
@@ -117,6 +120,10 @@ def test_flags_of_either_spelling_count_more_than_the_environment() -> None:
         ({"REQUEST_TIMEOUT_S": "nan"}, "REQUEST_TIMEOUT_S"),
         ({"LOG_FORMAT": "xml"}, "LOG_FORMAT"),
         ({"MAX_SEQ_LENGTH": "0"}, "MAX_SEQ_LENGTH"),
+        ({"DTYPE": "float64"}, "DTYPE: Input should be 'float32', 'bfloat16', 'float16' or 'int8'"),
+        ({"DEVICE": "gpu"}, "auto, cpu, npu:N or cuda:N"),
+        ({"DEVICE": "npu:x"}, "auto, cpu, npu:N or cuda:N"),
+        ({"MAX_BODY_BYTES": "16MiB"}, "in bytes"),
         ({"THREADS": "99999"}, "THREADS: Input should be less than or equal to 1024"),
         ({"THREADS": "0"}, "THREADS: Input should be greater than or equal to 1"),
     ],
@@ -125,6 +132,12 @@ def test_a_wrong_setting_is_one_line_that_names_it(environment: dict[str, str], 
     result = run(script=MOCK, **environment)
     assert result.returncode == 2
     assert says in one_line(result)
+
+
+@pytest.mark.parametrize("name", toto2.device.DTYPES)
+def test_types_and_devices_have_no_case(name: str) -> None:
+    settings = read(["--dtype", name.upper(), "--device", "NPU:3"])
+    assert (settings.dtype, settings.device) == (name, "npu:3")
 
 
 def test_a_port_in_use_is_found_before_the_model_is_loaded() -> None:

@@ -90,7 +90,8 @@ class Device:
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, found {dtype!r}")
         if (self.kind, dtype) in NO_GAIN:
-            raise ValueError(f"dtype {dtype} gains nothing on {self.kind}; expected another of {', '.join(DTYPES)}")
+            useful = ", ".join(other for other in DTYPES if (self.kind, other) not in NO_GAIN)
+            raise ValueError(f"dtype {dtype} gains nothing on {self.kind}; expected one of {useful}")
         if attention not in ATTENTIONS:
             raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, found {attention!r}")
         chip = generation(self.chip) if self.kind == "npu" else None
