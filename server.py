@@ -183,13 +183,13 @@ def run(settings: Settings, load: Callable[[], ForecastEngine]) -> int:
             file=sys.stderr,
         )
         return 2
+    logs.configure(settings.log_format, settings.log_level)
     try:
         listener = process.bind(settings.host, settings.port)
         app = create_app(settings, load)
     except (OSError, KeysError) as error:
         print(f"server.py: {error}", file=sys.stderr)
         return 1
-    logs.configure(settings.log_format, settings.log_level)
     return process.run(app, settings, listener)
 
 

@@ -15,6 +15,7 @@ from .errors import Problem, ServiceError
 
 NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 HASHED = "sha256:"
+SHORT = 16  # characters; a key with fewer can be guessed
 
 
 class KeysError(ValueError):
@@ -79,14 +80,19 @@ def _read(path: Path) -> list[tuple[bytes, str]]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise KeysError(f"{path}: expected a readable file of keys: {reason}") from None
-    digests = []
+    digests: list[tuple[bytes, str]] = []
     for number, line in enumerate(lines, 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
         if len(words) != 2 or not NAME.fullmatch(words[0]):
             raise KeysError(f"{path}: line {number}: expected 'name key' or 'name sha256:HEX'")
-        digests.append((_digest(words[1], f"{path}: line {number}"), words[0]))
+        name, key = words
+        if name in (other for _, other in digests):
+            raise KeysError(f"{path}: line {number}: expected each name once, found {name} again")
+        if not key.startswith(HASHED) and len(key) < SHORT:
+            logs.get().warning("short key", caller=name, characters=len(key), expected_at_least=SHORT)
+        digests.append((_digest(key, f"{path}: line {number}"), name))
     return digests
 
 

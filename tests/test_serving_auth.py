@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+import structlog.testing
 from starlette.datastructures import Headers
 
 from serving.auth import Keys, KeysError
@@ -91,6 +92,7 @@ def test_a_broken_or_missing_file_leaves_the_old_keys_good(tmp_path: Path, text:
         ("one secret-of-mine\nalone\n", "line 2"),
         ("one sha256:abc\n", "64 hexadecimal"),
         ("bad/name key\n", "line 1"),
+        ("one secret-of-mine\ntwo key\none other\n", "line 3: expected each name once, found one again"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_why_without_its_secrets(tmp_path: Path, text: str, says: str) -> None:
@@ -103,3 +105,11 @@ def test_a_file_that_cannot_be_used_says_why_without_its_secrets(tmp_path: Path,
 def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
     with pytest.raises(KeysError, match="No such file"):
         Keys(tmp_path / "none")
+
+
+def test_a_short_key_is_warned_of_by_its_name(tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"x").hexdigest()
+    with structlog.testing.capture_logs() as lines:
+        keys(tmp_path / "keys", f"short fifteen-letters\nlong sixteen-letters!!\nhashed sha256:{digest}\n")
+    assert [(line["event"], line["caller"]) for line in lines] == [("short key", "short")]
+    assert "fifteen-letters" not in str(lines)
