@@ -3,8 +3,8 @@
     python -m bench.speed --peer-python DIR/bin/python [--quick] [--sizes 4m 22m 313m] [--threads N]
 
 `bench/peer/setup.sh DIR` makes DIR. Without --peer-python, this project alone. Absolute times drift on shared machines:
-the ratio, of medians of forecasts made in turn, is what counts. `peak` is the share of the packed matrix product's own
-speed, measured at the same number of rows in the same run, that the products of the whole forecast reach.
+the ratio, of medians of forecasts made in turn, is what counts. "Share of packed peak" is how much of the packed matrix
+product's own speed, measured at the same number of rows in the same run, the products of the whole forecast reach.
 """
 
 from __future__ import annotations
@@ -133,17 +133,22 @@ def _wanted_weights(config: Toto2ModelConfig) -> int:
 
 
 def packed_gflops(config: Toto2ModelConfig, rows: int, threads: int) -> float:
-    """Speed of the packed product (rows, d_model)·(d_model, d_ff), the best of several."""
+    """Speed of the packed product (rows, d_model)·(d_model, d_ff) over as many weights as the model has.
+
+    The weights stream from memory as a forecast's do: one product repeated would find them in a cache. Best of four.
+    """
     import torch
 
     from toto2.products import PackedProduct
 
     torch.set_num_threads(threads)
     with torch.inference_mode():
-        products = [PackedProduct(torch.randn(config.d_ff, config.d_model), None) for _ in range(8)]
+        count = -(-config.num_layers * sum(_layer_weights(config)) // (config.d_ff * config.d_model))
+        weight = torch.randn(config.d_ff, config.d_model)
+        products = [PackedProduct(weight, None) for _ in range(count)]
         x = torch.randn(rows, config.d_model)
         best = float("inf")
-        for _ in range(6):
+        for _ in range(4):
             start = time.perf_counter()
             for product in products:
                 product(x)
