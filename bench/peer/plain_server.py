@@ -8,6 +8,7 @@ a config.json.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -34,7 +35,7 @@ def configuration() -> dict[str, Any]:
 def build() -> Any:
     """The application."""
     sys.path.insert(0, str(ROOT / "bench"))
-    from worker import load_published  # clears the project from the path before it imports the other toto2
+    load_published = importlib.import_module("worker").load_published  # keeps the other toto2 apart
 
     model = load_published(configuration())
     import numpy as np
