@@ -109,6 +109,7 @@ def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
 
 def test_a_short_key_is_warned_of_by_its_name(tmp_path: Path) -> None:
     digest = hashlib.sha256(b"x").hexdigest()
+    structlog.reset_defaults()  # a level that another test has set would hide the line
     with structlog.testing.capture_logs() as lines:
         keys(tmp_path / "keys", f"short fifteen-letters\nlong sixteen-letters!!\nhashed sha256:{digest}\n")
     assert [(line["event"], line["caller"]) for line in lines] == [("short key", "short")]
