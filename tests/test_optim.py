@@ -12,7 +12,7 @@ from dd_unit_scaling.optim import UPDATE_RMS, AdamW, Muon, orthogonalise
 @pytest.mark.parametrize("shape", [(3, 16, 16), (2, 24, 64), (2, 64, 24)])
 def test_orthogonalising_brings_every_singular_value_near_one(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    made = orthogonalise(torch.randn(shape) @ torch.diag(torch.logspace(-1, 1, shape[-1])), torch.float32)
+    made = orthogonalise(torch.randn(shape) @ torch.diag(torch.logspace(-1, 1, shape[-1])))
     values = torch.linalg.svdvals(made)
     assert made.shape == shape
     assert values.max() < 1.3
@@ -23,7 +23,7 @@ def test_orthogonalising_keeps_the_singular_vectors() -> None:
     torch.manual_seed(0)
     matrix = torch.randn(1, 12, 20)
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-    turned = left.mT @ orthogonalise(matrix, torch.float32) @ right.mT
+    turned = left.mT @ orthogonalise(matrix) @ right.mT
     assert (turned - torch.diag_embed(turned.diagonal(dim1=-2, dim2=-1))).abs().max() < 1e-4
 
 
@@ -51,6 +51,17 @@ def test_pieces_are_orthogonalised_as_matrices_of_their_own() -> None:
     Muon([whole], lr=1.0, pieces={whole: 3}).step()
     Muon(parts, lr=1.0).step()
     torch.testing.assert_close(whole.detach(), torch.cat([part.detach() for part in parts]))
+
+
+def test_bfloat16_is_precise_enough_for_an_update() -> None:
+    torch.manual_seed(0)
+    gradient = torch.randn(16, 24)
+    weights = {dtype: torch.nn.Parameter(torch.zeros(16, 24)) for dtype in (torch.float32, torch.bfloat16)}
+    for dtype, weight in weights.items():
+        weight.grad = gradient.clone()
+        Muon([weight], lr=1.0, dtype=dtype).step()
+    exact, rough = (weight.detach() for weight in weights.values())
+    assert 0 < (exact - rough).norm() < 0.1 * exact.norm()
 
 
 def test_muon_descends_a_quadratic() -> None:

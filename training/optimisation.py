@@ -15,7 +15,9 @@ CLIP_NORM = 1.0
 class Optimisers:
     """Muon for the hidden matrices, AdamW with u-μP learning rates for embedding, head, biases and scales."""
 
-    def __init__(self, model: Toto2Model, muon_lr: float, adam_lr: float, weight_decay: float) -> None:
+    def __init__(
+        self, model: Toto2Model, muon_lr: float, adam_lr: float, weight_decay: float, bfloat16: bool = False
+    ) -> None:
         pieces: dict[Tensor, int] = {}
         for layer in model.transformer.layers:
             assert isinstance(layer, Layer)
@@ -24,7 +26,8 @@ class Optimisers:
             pieces |= {layer.ffn.fc1.weight: 2, layer.ffn.fc2.weight: 1}
         rest = [parameter for parameter in model.parameters() if parameter not in pieces]
         self.parameters = list(model.parameters())
-        self.muon = Muon(list(pieces), lr=muon_lr, weight_decay=weight_decay, pieces=pieces)
+        self.muon = Muon(list(pieces), lr=muon_lr, weight_decay=weight_decay, pieces=pieces,
+                         dtype=torch.bfloat16 if bfloat16 else torch.float32)  # fmt: skip
         self.adamw = AdamW(
             rest, lr=adam_lr, betas=(0.9, 0.98), weight_decay=weight_decay, independent_weight_decay=False
         )
