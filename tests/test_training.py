@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from toto2 import Toto2Model
+from toto2.checkpoint import save
 from toto2.configuration import Toto2ModelConfig
 from training import train
 from training import trainer as trainer_module
@@ -119,6 +120,24 @@ def test_a_later_stage_may_have_other_learning_rates(tmp_path: Path) -> None:
     assert stage.progress.step == 3
     rates = [group["lr"] for group in stage.optimisers.adamw.param_groups]
     assert max(rates) == pytest.approx(0.5)
+
+
+def test_a_new_stage_begins_with_a_checkpoint_and_goes_on_from_its_own_state(tmp_path: Path) -> None:
+    first = run(tmp_path / "first", steps=2, of=8)
+    save(tmp_path / "base", first.model.config, first.model.state_dict())
+    stage = Trainer(TINY, tmp_path / "second", compiled=False, base=tmp_path / "base")
+    assert stage.progress.step == 0
+    for name, value in first.model.state_dict().items():
+        assert torch.equal(value, stage.model.state_dict()[name]), name
+    resumed = Trainer(TINY, tmp_path / "first", compiled=False, base=tmp_path / "nowhere")
+    assert resumed.progress.step == 2
+
+
+def test_a_base_of_another_shape_is_refused(tmp_path: Path) -> None:
+    wide = Trainer(dataclasses.replace(TINY, d_model=64), tmp_path / "wide", compiled=False).model
+    save(tmp_path / "base", wide.config, wide.state_dict())
+    with pytest.raises(ValueError, match="another shape"):
+        Trainer(TINY, tmp_path / "stage", compiled=False, base=tmp_path / "base")
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m training.train", description=__doc__)
     made.add_argument("--out", type=Path, default=Path("models/toto2-nano"), help="where the checkpoint goes")
     made.add_argument("--state", type=Path, default=Path("runs/nano"), help="state and log; a run goes on from there")
+    made.add_argument("--base", type=Path, help="a checkpoint of the same shape that a new run begins with")
     made.add_argument("--points", type=int, default=DEFAULT_POINTS, help="points of series to train on, in all")
     made.add_argument("--decay-from", type=int, help="points at which the decay begins (default: 30 %% of --points)")
     made.add_argument("--minutes", type=float, help="end here at the latest, fully decayed (then not repeatable)")
@@ -25,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--eager", action="store_true", help="float32 without compilation: slower, no compiler needed")
     made.add_argument("--evaluate", action="store_true", help="held-out loss of the checkpoint in --out; no training")
     for name, kind in (("seed", int), ("d-model", int), ("num-heads", int), ("num-layers", int), ("d-ff", int),
-                       ("muon-lr", float), ("adam-lr", float)):  # fmt: skip
+                       ("patches-per-batch", int), ("muon-lr", float), ("adam-lr", float)):  # fmt: skip
         made.add_argument(f"--{name}", type=kind, help="see training.trainer.Settings")
     return made
 
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = Settings(**{name: value for name, value in given.items() if value is not None})
     decay_from = args.points * 3 // 10 if args.decay_from is None else args.decay_from
     schedule = Schedule(args.points, min(args.points // 50, decay_from), decay_from)
-    trainer = Trainer(settings, args.state, compiled=not args.eager)
+    trainer = Trainer(settings, args.state, compiled=not args.eager, base=args.base)
     seconds = None if args.minutes is None else 60 * args.minutes
     complete = trainer.train(schedule, seconds, args.log_every, lambda line: print(line, flush=True))
     if not complete:
