@@ -63,11 +63,11 @@ def clean_season(draw: Draw, rows: int, steps: int) -> Array:
     """One to three cycles with little or no noise, half the time upon a line or a growth."""
     first = draw.periods(rows, steps)
     total = draw.season(first, steps)
-    # Pure sines are a quarter of the first cycles: the simplest series must come out best.
+    # Pure sines are a third of the first cycles: the simplest series must come out best.
     sines = np.sin(
         (np.arange(steps, dtype=np.float32)[None] / first + draw.uniform(0, 1, rows)) * np.float32(2 * np.pi)
     )
-    total = np.where(draw.chance(0.25, rows) > 0, sines * np.float32(1.414), total)
+    total = np.where(draw.chance(0.33, rows) > 0, sines * np.float32(1.414), total)
     for probability in (0.4, 0.2):
         other = draw.season(draw.periods(rows, steps), steps)
         total += draw.chance(probability, rows) * draw.log_uniform(0.1, 1, rows) * other
@@ -299,6 +299,6 @@ Family = Callable[[Draw, int, int], Array]
 
 # Shares of rows, in per cent.
 MIX: dict[Family, float] = {
-    structural: 18, calendar: 12, clean_season: 11, smoothing: 13, stochastic: 16, kernels: 10, regimes: 7,
-    quasi_cycles: 5, counts: 3, plain: 3, responses: 2,
+    structural: 17, calendar: 18, clean_season: 12, smoothing: 11, stochastic: 13, kernels: 9, regimes: 6,
+    quasi_cycles: 5, counts: 3, plain: 4, responses: 2,
 }  # fmt: skip
