@@ -35,10 +35,11 @@ def checkpoint(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     config = Toto2ModelConfig(d_model=32, num_heads=1, num_layers=2, d_ff=32)
     save(tmp_path / "model", config, Toto2Model(config).state_dict())
-    state = tmp_path / "state"
-    state.mkdir()
-    entries = [ENTRY, {**ENTRY, "points": 2_621_440, "held_out_loss": 0.2}]
-    (state / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    begun = {"step": 0, "points": 0, "seconds": 0.0, "held_out_loss": 0.21, "base": "first"}
+    logs = {"first": [ENTRY, {**ENTRY, "points": 2_621_440}], "second": [begun, {**ENTRY, "held_out_loss": 0.2}]}
+    for name, entries in logs.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     return tmp_path
 
 
@@ -47,9 +48,19 @@ def test_the_card_tells_run_and_scores(checkpoint: Path) -> None:
     model = checkpoint / "model"
     info = Engine.load(model, device="cpu").info
     (model / accuracy.SCORES).write_text(json.dumps(made_scores(info.sha256, info.parameters)))
-    assert card.main(["--model", str(model), "--state", str(checkpoint / "state")]) == 0
+    states = [str(checkpoint / name) for name in ("first", "second")]
+    assert card.main(["--model", str(model), "--state", *states]) == 0
     text = (model / "MODEL_CARD.md").read_text(encoding="utf-8")
-    for part in (info.sha256, f"{info.parameters:,}", "0.2000", "| taylor | 48 | 10 |", "seasonal naive | 1.000"):
+    begins, ends = "| 2 | 0 | 0 |  | 0.2100 |", "20 steps, 2 minutes"
+    for part in (
+        info.sha256,
+        f"{info.parameters:,}",
+        "loss 0.2000",
+        begins,
+        ends,
+        "| taylor | 48 | 10 |",
+        "seasonal naive | 1.000",
+    ):
         assert part in text
     assert all((model / name).stat().st_size > 1000 for name in ("loss.png", "shapes.png"))
     assert card.main(["--model", str(model)]) == 0  # Again, from what lies beside the model.
@@ -59,4 +70,4 @@ def test_scores_of_other_weights_are_refused(checkpoint: Path) -> None:
     model = checkpoint / "model"
     (model / accuracy.SCORES).write_text(json.dumps(made_scores("0" * 64, 1)))
     with pytest.raises(SystemExit, match="score them first"):
-        card.main(["--model", str(model), "--state", str(checkpoint / "state")])
+        card.main(["--model", str(model), "--state", str(checkpoint / "first")])

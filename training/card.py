@@ -1,4 +1,4 @@
-"""``python -m training.card``: write MODEL_CARD.md and its pictures from a run's log and the accuracy scores.
+"""``python -m training.card``: write MODEL_CARD.md and its pictures from the logs of its stages and the scores.
 
 Order: train, then ``python -m bench.accuracy --model DIR --json DIR/accuracy.json --plot DIR/real.png``, then this.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,18 @@ from bench.accuracy import SCORES
 
 LOG = "training.jsonl"
 
+Stages = Sequence[Sequence[dict[str, Any]]]  # The log of each run that led to the weights, in order.
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Refresh the card of a checkpoint directory."""
     parser = argparse.ArgumentParser(prog="python -m training.card", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", type=Path, default=Path("models/toto2-nano"), help="checkpoint directory")
     parser.add_argument(
-        "--state", type=Path, help="take the log of this run (default: the one already beside the model)"
+        "--state",
+        type=Path,
+        nargs="+",
+        help="take the logs of these runs, each the base of the next (default: those beside the model)",
     )
     args = parser.parse_args(arguments)
     from bench.shapes import draw_examples
@@ -29,52 +36,69 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from training.state import LOG_NAME, read_log
 
     if args.state is not None:
-        entries = read_log(args.state / LOG_NAME)
+        entries = [
+            {"stage": number} | entry
+            for number, state in enumerate(args.state, start=1)
+            for entry in read_log(state / LOG_NAME)
+        ]
         (args.model / LOG).write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
-    entries = read_log(args.model / LOG)
+    entries = [json.loads(line) for line in (args.model / LOG).read_text(encoding="utf-8").splitlines()]
+    stages = [list(group) for _, group in groupby(entries, itemgetter("stage"))]
     scores = json.loads((args.model / SCORES).read_text(encoding="utf-8"))
     engine = Engine.load(args.model, device="cpu")
     if engine.info.sha256 != scores["sha256"]:
         raise SystemExit(
             f"{SCORES} is of weights {scores['sha256'][:12]}, found {engine.info.sha256[:12]}: score them first"
         )
-    draw_loss(entries, args.model / "loss.png")
+    draw_loss(stages, args.model / "loss.png")
     draw_examples(engine, args.model / "shapes.png")
-    card = card_text(entries, scores, json.loads((args.model / "config.json").read_text(encoding="utf-8")))
+    card = card_text(stages, scores, json.loads((args.model / "config.json").read_text(encoding="utf-8")))
     (args.model / "MODEL_CARD.md").write_text(card, encoding="utf-8")
     print(f"{args.model / 'MODEL_CARD.md'}: written")
     return 0
 
 
-def draw_loss(entries: Sequence[dict[str, Any]], path: Path) -> None:
-    """Held-out and training loss over points seen, with the learning rate's course, as a PNG."""
+def draw_loss(stages: Stages, path: Path) -> None:
+    """Held-out and training loss over points seen in all, with the learning rate's course, as a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    points = [entry["points"] / 1e6 for entry in entries]
     figure, axis = pyplot.subplots(figsize=(8, 3.6))
-    axis.plot(points, [entry["train_loss"] for entry in entries], color="0.7", linewidth=0.9, label="training")
-    axis.plot(points, [entry["held_out_loss"] for entry in entries], color="C0", label="held out")
-    axis.set(xlabel="million points", ylabel="mean pinball loss (asinh space)", yscale="log")
     rate = axis.twinx()
-    rate.plot(points, [entry["factor"] for entry in entries], color="C1", linewidth=0.8, linestyle="--")
+    before = 0.0
+    for entries in stages:
+        for values, key, style in (
+            (axis, "train_loss", {"color": "0.7", "linewidth": 0.9, "label": "training"}),
+            (axis, "held_out_loss", {"color": "C0", "label": "held out"}),
+            (rate, "factor", {"color": "C1", "linewidth": 0.8, "linestyle": "--"}),
+        ):
+            logged = [entry for entry in entries if key in entry]
+            points = [before + entry["points"] / 1e6 for entry in logged]
+            values.plot(points, [entry[key] for entry in logged], **style)
+        before += entries[-1]["points"] / 1e6
+        if len(stages) > 1:
+            axis.axvline(before, color="0.8", linewidth=0.6)
+    axis.set(xlabel="million points", ylabel="mean pinball loss (asinh space)", yscale="log")
     rate.set(ylabel="learning rate, share of peak", ylim=(0, 1.05))
-    axis.legend()
+    lines, names = axis.get_legend_handles_labels()
+    axis.legend(lines[:2], names[:2])
     figure.tight_layout()
     figure.savefig(path, dpi=80)
     pyplot.close(figure)
 
 
-def card_text(entries: Sequence[dict[str, Any]], scores: dict[str, Any], config: dict[str, Any]) -> str:
+def card_text(stages: Stages, scores: dict[str, Any], config: dict[str, Any]) -> str:
     """The card, Markdown."""
-    last, core, every = entries[-1], scores["means"]["core"], scores["means"]["all"]
-    minutes = last["seconds"] / 60
+    ends, core, every = [entries[-1] for entries in stages], scores["means"]["core"], scores["means"]["all"]
+    points, minutes = sum(end["points"] for end in ends) / 1e9, sum(end["seconds"] for end in ends) / 60
+    steps = sum(end["step"] for end in ends)
     losses = [
-        f"| {entry['points'] / 1e6:.0f} | {entry['seconds'] / 60:.0f} | {entry['train_loss']:.4f} "
-        f"| {entry['held_out_loss']:.4f} |"
-        for entry in entries[:: max(len(entries) // 10, 1)]
+        f"| {number} | {entry['points'] / 1e6:.0f} | {entry['seconds'] / 60:.0f} "
+        f"| {_loss(entry, 'train_loss')} | {_loss(entry, 'held_out_loss')} |"
+        for number, entries in enumerate(stages, start=1)
+        for entry in [*entries[: -1 : max(len(entries) // 10, 1)], entries[-1]]
     ]
     means = [
         f"| {name} | {core[f'mase / {name}']:.3f} | {core[f'pinball / {name}']:.3f} | {every[f'mase / {name}']:.3f} |"
@@ -109,21 +133,24 @@ nothing was chosen by the scores below.
 
 ## Recipe
 
-Contiguous patch masking (a share drawn from U(0, 0.4), spans of 1 to 16 patches), the next patch as target at every
-position, mean pinball loss over the nine quantiles in asinh space, batches of 131,072 points in series of 32, 64 or
-128 patches. u-μP throughout: Muon for the hidden matrices, AdamW for the rest, warm-up, stable, linear decay to zero.
-bfloat16 under `torch.compile`, the embedding in float32.
+Contiguous patch masking (a share drawn from U(0, 0.4), spans of 1 to 16 patches, most of them short), the next patch
+as target at every position, mean pinball loss over the nine quantiles in asinh space, batches of 131,072 points in
+series of 32, 64 or 128 patches. u-μP throughout: Muon for the hidden matrices, AdamW for the rest; in each stage a
+warm-up, a stable part and a linear decay to zero. `torch.compile`; bfloat16 where the processor has it, but for the
+embedding.
 
-{last["points"] / 1e9:.2f} billion points, {last["step"]:,} steps, {minutes:.0f} minutes on two CPU cores shared with
-other work. Held-out loss {last["held_out_loss"]:.4f}.
+{points:.2f} billion points, {steps:,} steps, {minutes:.0f} minutes on two CPU cores.
+Held-out loss {ends[-1]["held_out_loss"]:.4f}. A stage begins with the weights of the one before. Held-out series follow
+the generator and the masks of their stage, which were changed between the stages: a stage's first row is the weights
+it began with, on its own held-out series.
 
 ![loss](loss.png)
 
-| million points | minutes | training loss | held-out loss |
-|---|---|---|---|
+| stage | million points | minutes | training loss | held-out loss |
+|---|---|---|---|---|
 {chr(10).join(losses)}
 
-Again:
+Again, as one stage of as many points with today's generator (other weights than these, from the first stage's on):
 
     python -m training.train --out models/toto2-nano
     python -m bench.accuracy --json models/toto2-nano/accuracy.json --plot models/toto2-nano/real.png
@@ -159,6 +186,10 @@ Error of the median on noise-free series, in deviations of the context:
 - Trained on synthetic series: what real ones have and the generator has not, it does not know. Use a published
   checkpoint where one can be had.
 """
+
+
+def _loss(entry: dict[str, Any], key: str) -> str:
+    return f"{entry[key]:.4f}" if key in entry else ""
 
 
 def _set_table(rows: Sequence[dict[str, Any]]) -> str:
