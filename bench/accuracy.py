@@ -190,6 +190,8 @@ def _plot(engine: Engine, sets: Sequence[RealSeries], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(-(-len(sets) // 3), 3, figsize=(18, 3.4 * -(-len(sets) // 3)), squeeze=False)
+    for axis in axes.ravel()[len(sets) :]:
+        axis.set_axis_off()
     for axis, series in zip(axes.ravel(), sets, strict=False):
         horizon = series.horizons[-1]
         case = windows(series, horizon)[0]
