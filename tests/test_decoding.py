@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from reference_models import SMALL, folded_model, reference_model
 
 from toto2 import Toto2Model
+from toto2 import device as device_module
 from toto2.device import Device
 from toto2.folding import fold
+from toto2.products import bfloat16_available
 
 MODEL = folded_model()
 TOLERANCE = 1e-4  # of the context's deviation
@@ -156,7 +158,17 @@ def test_folding_changes_nothing(change: dict[str, object]) -> None:
     assert_same(folded_model(config).forecast(inputs(target, mask), 256, 96), expected, target)
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [("bfloat16", 0.15), ("int8", 0.3)])
+def test_bfloat16_is_refused_on_a_cpu_that_does_not_multiply_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_module, "bfloat16_available", lambda: False)
+    with pytest.raises(ValueError, match="does not multiply it; expected float32 or int8"):
+        Device("cpu").placement("bfloat16")
+    assert Device("cuda").placement("bfloat16").dtype == torch.bfloat16
+
+
+NARROW = [("int8", 0.3), *([("bfloat16", 0.15)] if bfloat16_available() else [])]
+
+
+@pytest.mark.parametrize(("dtype", "bound"), NARROW)
 def test_narrow_types_stay_near_float32(dtype: str, bound: float) -> None:
     target = series(3, 8)
     narrow = fold(reference_model(), Device("cpu").placement(dtype))

@@ -17,7 +17,7 @@ from toto2.chips import NO_FLOAT32, generation
 from toto2.cpus import usable_cpus
 from toto2.errors import DeviceAbsent, DeviceFailure, OutOfDeviceMemory
 from toto2.passes import Placement
-from toto2.products import packing_available
+from toto2.products import bfloat16_available, packing_available
 
 __all__ = ["Device", "DeviceAbsent", "DeviceFailure", "OutOfDeviceMemory", "find_device", "present_devices"]
 
@@ -85,13 +85,16 @@ class Device:
 
         attention: fused is one kernel; composite is products and a softmax; auto is fused but on an Ascend chip
         whose documents do not list the kernel (any but a 910B). Raises `ValueError` on a dtype or form of
-        attention that this project does not know, `DeviceAbsent` where this chip cannot compute in `dtype`.
+        attention that this project does not know or has no use for here, `DeviceAbsent` where this chip cannot
+        compute in `dtype`.
         """
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, found {dtype!r}")
         if (self.kind, dtype) in NO_GAIN:
             useful = ", ".join(other for other in DTYPES if (self.kind, other) not in NO_GAIN)
             raise ValueError(f"dtype {dtype} gains nothing on {self.kind}; expected one of {useful}")
+        if self.kind == "cpu" and dtype == "bfloat16" and not bfloat16_available():
+            raise ValueError("dtype bfloat16: this cpu does not multiply it; expected float32 or int8")
         if attention not in ATTENTIONS:
             raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, found {attention!r}")
         chip = generation(self.chip) if self.kind == "npu" else None

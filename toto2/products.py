@@ -95,6 +95,11 @@ class Int8Product:
         return self(x).add_(other)
 
 
+def bfloat16_available() -> bool:
+    """Whether oneDNN multiplies bfloat16 on this CPU; elsewhere it refuses, and plain products are far slower."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def packing_available() -> bool:
     """Whether this PyTorch has oneDNN's packed linear operators."""
     return torch.backends.mkldnn.is_available() and all(
