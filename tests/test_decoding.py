@@ -14,7 +14,7 @@ from toto2 import Toto2Model
 from toto2 import device as device_module
 from toto2.device import Device
 from toto2.folding import fold
-from toto2.products import bfloat16_available
+from toto2.products import Int8Product, bfloat16_available
 
 MODEL = folded_model()
 TOLERANCE = 1e-4  # of the context's deviation
@@ -163,6 +163,11 @@ def test_bfloat16_is_refused_on_a_cpu_that_does_not_multiply_it(monkeypatch: pyt
     with pytest.raises(ValueError, match="does not multiply it; expected float32 or int8"):
         Device("cpu").placement("bfloat16")
     assert Device("cuda").placement("bfloat16").dtype == torch.bfloat16
+
+
+def test_large_sums_do_not_saturate_in_int8() -> None:
+    x, weight = torch.linspace(0.5, 1, 64).repeat(4, 1), torch.ones(8, 64)
+    torch.testing.assert_close(Int8Product(weight, None)(x), x @ weight.T, rtol=0.01, atol=0)
 
 
 NARROW = [("int8", 0.3), *([("bfloat16", 0.15)] if bfloat16_available() else [])]

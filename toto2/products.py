@@ -72,7 +72,10 @@ class PackedProduct:
 
 
 class Int8Product:
-    """`Product` on weights rounded to int8, with a scale an output; x is rounded to 8 bits a call (CPU, float32)."""
+    """`Product` on weights rounded to int8, with a scale an output; x is rounded to 8 bits a call (CPU, float32).
+
+    A CPU without VNNI adds pairs of products in 16 bits, which saturate: there x has 7 bits.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         scale = (weight.abs().amax(dim=1) / 127).clamp_min(torch.finfo(weight.dtype).tiny)
@@ -81,9 +84,10 @@ class Int8Product:
             warnings.simplefilter("ignore", UserWarning)
             rounded = torch.quantize_per_channel(weight, scale.double(), zero, 0, torch.qint8)
             self.packed = torch.ops.quantized.linear_prepack(rounded, bias)
+        self.seven_bits = not torch.cpu._is_vnni_supported()
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.ops.quantized.linear_dynamic(x, self.packed)
+        return torch.ops.quantized.linear_dynamic(x, self.packed, self.seven_bits)
 
     def silu(self, x: Tensor) -> Tensor:
         return F.silu(self(x), inplace=True)
