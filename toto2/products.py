@@ -100,7 +100,7 @@ class Int8Product:
 
 
 def bfloat16_available() -> bool:
-    """Whether oneDNN multiplies bfloat16 on this CPU; elsewhere it refuses, and plain products are far slower."""
+    """Whether oneDNN takes bfloat16 on this CPU: not without AVX512, where plain products in it are far slower."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
