@@ -24,11 +24,14 @@ NEWER_NAMES = {
     "torch.nn.functional.scaled_grouped_mm", "torch.nn.functional.scaled_mm", "torch.backends.python_native",
     "torch.optim.swap_in_optimizer_params_and_state", "torch.accelerator.Graph", "torch.accelerator.cache",
     "torch.accelerator.empty_host_cache", "torch.accelerator.get_device_capability",
-    "torch.accelerator.get_memory_info", "torch.accelerator.graphs",
+    "torch.accelerator.get_memory_info", "torch.accelerator.graphs", "torch.cpu.get_capabilities",
 }  # fmt: skip
 NEWER_METHODS = {"const_data_ptr", "grad_dtype"}
 NEWER_ARGUMENTS = {(name, "generator") for name in ("rand_like", "randn_like", "randint_like")}
-MODULES = ("torch", "torch.nn", "torch.nn.functional", "torch.linalg", "torch.backends", "torch.ops", "torch.optim")
+MODULES = (
+    "torch", "torch.nn", "torch.nn.functional", "torch.linalg", "torch.backends", "torch.ops", "torch.optim",
+    "torch.cpu",
+)  # fmt: skip
 
 
 def newer(source: str) -> list[str]:
