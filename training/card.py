@@ -16,6 +16,8 @@ from typing import Any
 from bench.accuracy import SCORES
 
 LOG = "training.jsonl"
+MORE_STAGES = """ A stage begins with the weights of the one before, and its held-out series follow the generator
+and the masks of its time: its first row is the weights it began with."""
 
 Stages = Sequence[Sequence[dict[str, Any]]]  # The log of each run that led to the weights, in order.
 
@@ -135,14 +137,12 @@ nothing was chosen by the scores below.
 
 Contiguous patch masking (a share drawn from U(0, 0.4), spans of 1 to 16 patches, most of them short), the next patch
 as target at every position, mean pinball loss over the nine quantiles in asinh space, batches of 131,072 points in
-series of 32, 64 or 128 patches. u-μP throughout: Muon for the hidden matrices, AdamW for the rest; in each stage a
-warm-up, a stable part and a linear decay to zero. `torch.compile`; bfloat16 where the processor has it, but for the
-embedding.
+series of 32, 64 or 128 patches. u-μP throughout: Muon for the hidden matrices, AdamW for the rest; a warm-up, a stable
+part and a linear decay to zero. `torch.compile`; bfloat16 where the processor has it, but for the embedding and the
+head.
 
 {points:.2f} billion points, {steps:,} steps, {minutes:.0f} minutes on two CPU cores.
-Held-out loss {ends[-1]["held_out_loss"]:.4f}. A stage begins with the weights of the one before. Held-out series follow
-the generator and the masks of their stage, which were changed between the stages: a stage's first row is the weights
-it began with, on its own held-out series.
+Held-out loss {ends[-1]["held_out_loss"]:.4f}.{MORE_STAGES if len(ends) > 1 else ""}
 
 ![loss](loss.png)
 
@@ -150,7 +150,7 @@ it began with, on its own held-out series.
 |---|---|---|---|---|
 {chr(10).join(losses)}
 
-Again, as one stage of as many points with today's generator (other weights than these, from the first stage's on):
+Again, with as many points (the decay then follows them and not the clock, so the weights differ):
 
     python -m training.train --out models/toto2-nano
     python -m bench.accuracy --json models/toto2-nano/accuracy.json --plot models/toto2-nano/real.png

@@ -61,13 +61,12 @@ def _errors(draw: Draw, rows: int, steps: int) -> Array:
 
 def clean_season(draw: Draw, rows: int, steps: int) -> Array:
     """One to three cycles with little or no noise, half the time upon a line or a growth."""
-    first = draw.periods(rows, steps)
-    total = draw.season(first, steps)
-    # Pure sines are a third of the first cycles: the simplest series must come out best.
-    sines = np.sin(
-        (np.arange(steps, dtype=np.float32)[None] / first + draw.uniform(0, 1, rows)) * np.float32(2 * np.pi)
-    )
-    total = np.where(draw.chance(0.33, rows) > 0, sines * np.float32(1.414), total)
+    # Pure sines, most of them of no calendar's period: the simplest series must come out best.
+    sine = draw.chance(0.4, rows) > 0
+    free = sine & (draw.chance(0.6, rows) > 0)
+    first = np.where(free, draw.log_uniform(6, min(steps / 3, 300), rows), draw.periods(rows, steps))
+    phase = np.arange(steps, dtype=np.float32)[None] / first + draw.uniform(0, 1, rows)
+    total = np.where(sine, np.sin(phase * np.float32(2 * np.pi)) * np.float32(1.414), draw.season(first, steps))
     for probability in (0.4, 0.2):
         other = draw.season(draw.periods(rows, steps), steps)
         total += draw.chance(probability, rows) * draw.log_uniform(0.1, 1, rows) * other

@@ -11,7 +11,7 @@ from pathlib import Path
 from training.environment import keep_memory
 
 WIDTHS = (32, 64, 128)
-RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the default learning rates, both optimisers together
+RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of the default learning rates, both optimisers together
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

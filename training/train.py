@@ -9,7 +9,7 @@ from pathlib import Path
 
 from training.environment import keep_memory
 
-DEFAULT_POINTS = 1_930_000_000  # what the committed checkpoint has seen
+DEFAULT_POINTS = 3_440_000_000  # what the committed checkpoint has seen
 
 
 def parser() -> argparse.ArgumentParser:

@@ -43,9 +43,9 @@ class Settings:
     num_layers: int = 6
     d_ff: int = 344
     patches_per_batch: int = 4096
-    muon_lr: float = 6e-3
-    adam_lr: float = 2e-2
-    weight_decay: float = 0.02
+    muon_lr: float = 0.12
+    adam_lr: float = 0.15
+    weight_decay: float = 0.003
 
     def config(self) -> Toto2ModelConfig:
         """The family's flags at this width."""
