@@ -19,8 +19,8 @@ from training.optimisation import Optimisers
 CONTEXT = 32  # patches
 WINDOWS = 16  # of all variates, in a training step
 MIN_TRAINING_STEPS = 8 * PATCH
-# A tenth of the rates that a checkpoint is trained with: the weights are to move, not to start afresh.
-MUON_LR, ADAM_LR = 6e-4, 1e-3
+# A twentieth of the rates that a checkpoint is trained with: the weights are to move, not to start afresh.
+MUON_LR, ADAM_LR = 6e-3, 7.5e-3
 WARMUP = 20
 CHECK_EVERY, PATIENCE = 20, 6
 MIN_GAIN = 0.005  # of the base's loss; less is no reason to keep a second model
