@@ -50,7 +50,7 @@ class Muon(torch.optim.Optimizer):
     def __init__(
         self,
         params: Iterable[Tensor],
-        lr: float = 0.1,
+        lr: float,
         momentum: float = 0.95,
         weight_decay: float = 0.0,
         pieces: Mapping[Tensor, int] | None = None,

@@ -170,10 +170,17 @@ def test_large_sums_do_not_saturate_in_int8() -> None:
     torch.testing.assert_close(Int8Product(weight, None)(x), x @ weight.T, rtol=0.01, atol=0)
 
 
-NARROW = [("int8", 0.3), *([("bfloat16", 0.15)] if bfloat16_available() else [])]
+@pytest.mark.parametrize(("vnni", "levels"), [(True, 256), (False, 128)])
+def test_inputs_of_int8_have_seven_bits_without_vnni(monkeypatch: pytest.MonkeyPatch, vnni: bool, levels: int) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: vnni)
+    answer = Int8Product(torch.eye(64), None)(torch.linspace(0, 1, 1024).view(16, 64))
+    assert levels / 2 < len(answer.unique()) <= levels
 
 
-@pytest.mark.parametrize(("dtype", "bound"), NARROW)
+BFLOAT16 = pytest.mark.skipif(not bfloat16_available(), reason="this CPU does not multiply bfloat16")
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [pytest.param("bfloat16", 0.15, marks=BFLOAT16), ("int8", 0.3)])
 def test_narrow_types_stay_near_float32(dtype: str, bound: float) -> None:
     target = series(3, 8)
     narrow = fold(reference_model(), Device("cpu").placement(dtype))

@@ -85,10 +85,10 @@ def test_weight_decay_shrinks_by_the_learning_rate() -> None:
 
 def test_muon_refuses_what_is_no_matrix_or_does_not_divide() -> None:
     with pytest.raises(ValueError, match=r"found \(4,\)"):
-        Muon([torch.nn.Parameter(torch.zeros(4))])
+        Muon([torch.nn.Parameter(torch.zeros(4))], lr=1.0)
     weight = torch.nn.Parameter(torch.zeros(4, 4))
     with pytest.raises(ValueError, match="3 equal blocks"):
-        Muon([weight], pieces={weight: 3})
+        Muon([weight], lr=1.0, pieces={weight: 3})
 
 
 def test_muon_goes_on_from_its_state() -> None:

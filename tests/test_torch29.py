@@ -85,6 +85,7 @@ def test_nothing_newer_than_pytorch_2_9_is_used(path: Path) -> None:
         "from torch.nn.functional import scaled_mm",
         "import torch\ntorch.randn_like(x, generator=g)",
         "x.const_data_ptr()",
+        "import torch\ntorch.cpu.get_capabilities()",
     ],
 )
 def test_what_is_newer_is_found(source: str) -> None:

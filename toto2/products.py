@@ -101,7 +101,7 @@ class Int8Product:
 
 def bfloat16_available() -> bool:
     """Whether oneDNN takes bfloat16 on this CPU: not without AVX512, where plain products in it are far slower."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def packing_available() -> bool:
