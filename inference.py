@@ -55,10 +55,14 @@ def default_model_path() -> Path:
 
 
 class Engine:
-    """One checkpoint on one device. Only the thread that loaded it may call `forecast`."""
+    """One checkpoint on one device. Only the thread that loaded it may call `forecast`.
 
-    def __init__(self, model: Toto2Model, device: Device, info: EngineInfo) -> None:
+    propagate_uncertainty: later blocks inherit the spread of earlier ones (`toto2.propagation`); False is as published.
+    """
+
+    def __init__(self, model: Toto2Model, device: Device, info: EngineInfo, propagate_uncertainty: bool = True) -> None:
         self.model, self.device, self.info = model, device, info
+        self.propagate_uncertainty = propagate_uncertainty
 
     @classmethod
     def load(
@@ -69,6 +73,7 @@ class Engine:
         max_context: int = MAX_CONTEXT,
         threads: int | None = None,
         attention: str = "auto",
+        propagate_uncertainty: bool = True,
     ) -> Engine:
         """Load and fold a checkpoint.
 
@@ -103,7 +108,7 @@ class Engine:
             max_context=max_context,
             threads=threads,
         )
-        return cls(model, found, info)
+        return cls(model, found, info, propagate_uncertainty)
 
     def forecast(self, requests: Sequence[ForecastRequest]) -> list[Forecast]:
         """One batch of any shapes; each answer is what the request alone would get, but for rounding.
@@ -117,7 +122,7 @@ class Engine:
         from toto2.decoding import DecodingOptions, decode
 
         batch = Batch.of(requests, self.info.max_context)
-        options = DecodingOptions(FALLBACK_MIN_OBSERVATIONS, CAP)
+        options = DecodingOptions(FALLBACK_MIN_OBSERVATIONS, CAP, propagate=self.propagate_uncertainty)
         with torch.inference_mode(), self.device.errors():
             quantiles = decode(self.model, batch.rows, options, self.model.placement)
         self.device.check()

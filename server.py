@@ -171,6 +171,7 @@ def load_engine(settings: Settings) -> ForecastEngine:
         settings.max_seq_length,
         settings.threads,
         settings.attention,
+        settings.propagate_uncertainty,
     )
 
 

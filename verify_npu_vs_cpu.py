@@ -224,7 +224,8 @@ def verify(options: argparse.Namespace) -> dict[str, Any]:
     model = options.model_path or default_model_path()
     chosen = [case for case in cases() if options.reference == "cpu" or case.published]
     chosen = chosen[: 1 if options.quick else None]
-    engine = Engine.load(model, options.device, attention=options.attention)
+    upstream = options.reference == "upstream"
+    engine = Engine.load(model, options.device, attention=options.attention, propagate_uncertainty=not upstream)
     composite = engine.model.placement.composite_attention
     report: dict[str, Any] = {
         "device": engine.info.device, "chip": engine.device.chip, "reference": options.reference,

@@ -38,7 +38,8 @@ class ForecastBody(BaseModel):
     prediction_length: int = Field(DEFAULT_HORIZON, ge=1, le=LONGEST_HORIZON, description="steps to forecast")
     decode_block_size: Annotated[int, Field(ge=BLOCK_STEP, le=LONGEST_HORIZON, multiple_of=BLOCK_STEP)] | None = Field(
         DEFAULT_BLOCK,
-        description="steps decoded in one pass; null, or a block as long as the horizon, is one pass",
+        description="steps decoded in one pass; null, or a block as long as the horizon, is one pass. A block follows "
+        "the medians before it, and inherits their uncertainty.",
     )
     has_missing_values: bool = Field(
         True, description="a hint; false with a missing value in the data is refused, naming the first one"

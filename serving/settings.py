@@ -29,6 +29,9 @@ class Settings(BaseSettings):
     attention: Literal["auto", "fused", "composite"] = Field(
         "auto", description="one kernel, or products and a softmax; auto chooses by device and chip"
     )
+    propagate_uncertainty: bool = Field(
+        True, description="later blocks inherit the spread of earlier ones; false decodes as the published package does"
+    )
     threads: int | None = Field(
         None,
         ge=1,

@@ -12,7 +12,7 @@ from bench import accuracy
 from bench.accuracy import Window, last_value, model_method, score, seasonal_naive, summary, table, windows
 from bench.real_series import RealSeries, real_series
 from bench.shapes import known_shapes, shape_errors
-from inference import Engine, ForecastRequest
+from inference import Engine
 
 NANO = Path("models/toto2-nano")
 TOLERANCE = 1.03  # of a score: threads and libraries round differently, and decoding feeds medians back
@@ -116,12 +116,3 @@ def test_the_committed_model_goes_on_with_shapes_it_can_know(nano: Engine) -> No
     found = shape_errors(nano)
     assert found.keys() == known_shapes().keys()
     assert all(found[name] <= TOLERANCE * kept[name] + 1e-3 for name in found), found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("period", [10, 16.7, 10 * np.pi, 37, 55.5, 73, 131])
-def test_the_committed_models_band_goes_on_where_a_block_begins(nano: Engine, period: float) -> None:
-    wave = 10 + np.sin(2 * np.pi * np.arange(512) / period)
-    (answer,) = nano.forecast([ForecastRequest(wave[None], 288, decode_block_size=96)])
-    width = (answer.quantiles[8] - answer.quantiles[0])[0]
-    assert all(10 * width[edge] >= width[edge - 1] for edge in (96, 192))

@@ -19,6 +19,8 @@ from live import Answer, forecast, head, read_answer
 from mock_engine import KILLER
 
 import toto2.device
+from inference import Engine
+from server import load_engine
 from serving.settings import read
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -111,6 +113,14 @@ def test_flags_of_either_spelling_count_more_than_the_environment() -> None:
         limits = json.loads(connection.getresponse().read())["data"][0]["limits"]
         connection.close()
         assert (limits["max_concurrent_requests"], limits["max_batch_tokens"]) == (7, 99)
+
+
+def test_published_bands_are_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, expected in (("", True), ("false", False)):
+        monkeypatch.setenv("PROPAGATE_UNCERTAINTY", text)
+        engine = load_engine(read(["--model-path", "models/toto2-nano", "--device", "cpu"]))
+        assert isinstance(engine, Engine)
+        assert engine.propagate_uncertainty is expected
 
 
 @pytest.mark.parametrize(

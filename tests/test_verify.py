@@ -169,6 +169,18 @@ def test_git_applies_the_patch_too(package: Path) -> None:
     assert lines[6].startswith("from .model")
 
 
+@pytest.mark.slow
+def test_the_published_package_is_compared_with_as_published(
+    small_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = tmp_path / "python"  # this project's own class in its place, whose blocks inherit nothing
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    arguments = ["--device", "cpu", "--model-path", str(small_checkpoint), "--report", str(tmp_path / "r.json")]
+    status = main([*arguments, "--repeats", "0", "--reference", "upstream", "--upstream-python", str(python)])
+    assert status == 0, capsys.readouterr().out
+
+
 @pytest.fixture
 def upstream(tmp_path: Path) -> Path:
     """An interpreter whose `toto2` answers zeros: what the comparison asks of the published package."""

@@ -13,11 +13,10 @@ from toto2.cache import KVCache
 from toto2.forward_pass import ForwardPass
 from toto2.network import QUANTILE_LEVELS, Toto2Network
 from toto2.passes import PassColumns, Placement
+from toto2.propagation import MEDIAN, Propagation
 from toto2.rows import Integers, Rows
 from toto2.scaler import Bools, CausalScaler, Floats, Statistics
 from toto2.transformer import time_layers
-
-MEDIAN = QUANTILE_LEVELS.index(0.5)
 
 
 @dataclass(frozen=True)
@@ -27,11 +26,13 @@ class DecodingOptions:
     scaler_fallback_min_obs: patches that have seen fewer values take the statistics of the first so many; 0 is off.
     quantile_real_cap_k: clip to the context's observed range ± so many times its last scale; 0 is off.
     real_dtype: float32 rounds statistics and answers as the published package does; float64 rounds nothing.
+    propagate: later blocks inherit the uncertainty of earlier ones (`toto2.propagation`); as published, they do not.
     """
 
     scaler_fallback_min_obs: int = 0
     quantile_real_cap_k: float = 0.0
     real_dtype: type[np.floating[Any]] = np.float64
+    propagate: bool = False
 
 
 def decode(model: Toto2Network, rows: Rows, options: DecodingOptions, placement: Placement) -> Floats:
@@ -54,7 +55,8 @@ class _Decoder:
         self.model, self.rows, self.placement = model, rows, placement
         count, self.context, patch = rows.values.shape
         self.dtype = options.real_dtype
-        self.columns = PassColumns(rows, model.config)
+        self.columns = PassColumns(rows, model.config, options.propagate)
+        self.propagation = Propagation(rows.block) if options.propagate else None
         total = self.context + int(rows.horizon.max())
         self.scaled = np.zeros((count, total, patch), np.float32)
         self.missing = np.ones((count, total, patch), np.float32)
@@ -112,7 +114,7 @@ class _Decoder:
         answer = self._forward(inputs, forward_pass)
         if cache is not None:
             cache.keep(layout.observed_columns)
-        self._store(index, layout.masked, answer)
+        self._store(index, answer)
         self._feed_back(index)
 
     def _forward(self, inputs: Tensor, forward_pass: ForwardPass) -> Floats:
@@ -124,24 +126,30 @@ class _Decoder:
             raise FloatingPointError(f"the network answered NaN in {self.placement.dtype}; expected numbers")
         return scaled
 
-    def _store(self, index: int, masked: Integers, answer: Floats) -> None:
-        """Unscale the block's quantiles into `real`; `masked` (n,) patches of each row are its own."""
-        rows = len(masked)
+    def _store(self, index: int, answer: Floats) -> None:
+        """Unscale the block's quantiles into `real`."""
+        rows = len(answer)
         with np.errstate(over="ignore", invalid="ignore"):
             real = np.sinh(answer.astype(self.dtype)) * self.last.scale[:rows, None, None, None]
             real = _finite((real + self.last.loc[:rows, None, None, None]).astype(np.float64))
-        if self.cap is not None:
-            low, high = (bound[:rows, None, None, None] for bound in self.cap)
-            real = np.clip(real, low, high)
+        real = self._capped(real)
         real.sort(axis=-1)
-        start = index * self.rows.block[:rows]
-        for width in np.unique(masked):
-            who = np.flatnonzero(masked == width)
+        if self.propagation is not None:
+            real = self._capped(self.propagation.widen(real, self.columns.active(index + 1), first=index == 0))
+        start, decoded = index * self.rows.block[:rows], self.columns.decoded(index)
+        for width in np.unique(decoded):
+            who = np.flatnonzero(decoded == width)
             self.real[who[:, None], start[who][:, None] + np.arange(width)] = real[who, :width]
+
+    def _capped(self, real: Floats) -> Floats:
+        if self.cap is None:
+            return real
+        low, high = (bound[: len(real), None, None, None] for bound in self.cap)
+        return np.clip(real, low, high)
 
     def _feed_back(self, index: int) -> None:
         """Append the block's medians to the tape as observed patches, for the rows that go on."""
-        rows = int((self.rows.passes > index + 1).sum())
+        rows = self.columns.active(index + 1)
         if not rows:
             return
         block = self.rows.block[:rows]

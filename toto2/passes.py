@@ -39,10 +39,13 @@ class Placement:
 
 
 class PassColumns:
-    """The geometry of a call, and the slots that its cache has filled so far."""
+    """The geometry of a call, and the slots that its cache has filled so far.
 
-    def __init__(self, rows: Rows, config: Toto2ModelConfig) -> None:
-        self.rows, self.config = rows, config
+    look_ahead: a pass that another follows also answers for that one's first patch.
+    """
+
+    def __init__(self, rows: Rows, config: Toto2ModelConfig, look_ahead: bool = False) -> None:
+        self.rows, self.config, self.look_ahead = rows, config, look_ahead
         self.context = rows.values.shape[1]
         self.several = bool((rows.passes > 1).any())
         self._slot_positions = np.zeros((len(rows.values), 0), np.int64)
@@ -56,10 +59,16 @@ class PassColumns:
         """Columns that pass `index` adds to the cache: the context, or the longest earlier block."""
         return self.context if index == 0 else int(self.rows.block[: self.active(index)].max())
 
-    def masked(self, index: int) -> Integers:
+    def decoded(self, index: int) -> Integers:
         """Patches that pass `index` decodes in each of its rows, (n,)."""
-        block, horizon = self.rows.block, self.rows.horizon
-        return np.minimum(block, horizon - index * block)[: self.active(index)]
+        return self._at_most(self.rows.block, index)
+
+    def masked(self, index: int) -> Integers:
+        """Patches that pass `index` answers for in each of its rows, (n,)."""
+        return self._at_most(self.rows.block + self.look_ahead, index)
+
+    def _at_most(self, patches: Integers, index: int) -> Integers:
+        return np.minimum(patches, self.rows.horizon - index * self.rows.block)[: self.active(index)]
 
     def slots(self, passes: int) -> int:
         """Cache slots that the call needs: observed columns so far, and the pass's own."""
@@ -84,7 +93,7 @@ class PassColumns:
         padding = (column < observed - own[:, None]) & (index > 0)
         tape = np.minimum(np.maximum(first[:, None] + column, 0), member.shape[1] - 1)
         members = np.take_along_axis(member[:active], tape, axis=1) & ~padding
-        end = (self.context - rows.leading[:active]) + index * rows.block[:active] + masked
+        end = (self.context - rows.leading[:active]) + index * rows.block[:active] + self.decoded(index)
         before = self._slot_positions[:active], self._slot_members[:active]
         layout = PassLayout(
             rows, self.config, observed, masked, first, rows.leading[:active] + end // 2, tape, padding, members,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from cases import WAVE, Case, near, put, quantiles, same_as, table
@@ -13,10 +14,13 @@ GAPS = [None if i % 7 == 3 else x for i, x in enumerate(WAVE)]
 WAVE_ALONE = [math.sin(i / 5) for i in range(512)]
 
 
-def band_does_not_collapse(answer: Answer, _: Live) -> None:
-    widths = quantiles(answer)[8, 0] - quantiles(answer)[0, 0]
-    for edge in range(96, len(widths), 96):
-        assert widths[edge] * 10 >= widths[edge - 1]
+def band_goes_on(block: int) -> Callable[[Answer, Live], None]:
+    def check(answer: Answer, _: Live) -> None:
+        widths = quantiles(answer)[8, 0] - quantiles(answer)[0, 0]
+        for edge in range(block, len(widths), block):
+            assert widths[edge] * 10 >= widths[edge - 1]
+
+    return check
 
 
 def cut(answer: Answer, _: Live) -> None:
@@ -40,7 +44,8 @@ def reversed_variates(answer: Answer, service: Live) -> None:
          check=same_as([WAVE], 200, 0.0, decode_block_size=None)),
     Case("the longest block is one pass", forecast([WAVE], 200, decode_block_size=4096),
          check=same_as([WAVE], 200, 0.0, decode_block_size=None)),
-    Case("blocks", forecast([WAVE], 1024, decode_block_size=96), check=band_does_not_collapse),
+    *[Case(f"the band in blocks of {b}", forecast([WAVE], 1024, decode_block_size=b), check=band_goes_on(b))
+      for b in (32, 96, 256, 768)],
 )  # fmt: skip
 def test_every_length_is_forecast(case: Case, service: Live) -> None:
     put(case, service)
