@@ -4,7 +4,8 @@ Held-out synthetic series of the generator that trains the embedded checkpoint, 
 sunspots, glucose), 512 steps given, 1,024 asked. Each is forecast in blocks, as published (a block takes the medians
 before it as if observed) and as the engine does (their uncertainty is inherited, `toto2.propagation`), and in one
 pass. Coverage is the share of values between the quantiles 0.1 and 0.9; pinball the mean quantile loss in deviations
-of the context, each value's at most 10.
+of the context, each value's at most 10. Then how often medians run astray: of forty noisy cycles, those whose median
+leaves the context's mean by more than so many deviations within so many steps.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from training.generator import VARIATES, SeriesGenerator
 from training.trainer import HELD_OUT_SEED
 
 CONTEXT, HORIZON = 512, 1024
+ASTRAY, WITHIN = (5, 20), (1024, 2048, 4096)  # deviations, steps
 REAL = ("taylor", "sunspots", "glucose")
 Array = NDArray[np.float64]
 Cases = Iterator[tuple[Array, Array]]  # contexts and what followed, each (variates, steps), NaN where missing
@@ -49,6 +51,28 @@ def real(windows: int) -> Cases:
                 window = series.values[None, start - CONTEXT : start + HORIZON]
                 if np.isfinite(window[:, :CONTEXT]).mean() > 0.5:
                     yield window[:, :CONTEXT], window[:, CONTEXT:]
+
+
+def noisy_cycles() -> list[Array]:
+    """Sines and peaks of periods from 6 to 200 steps, noise of 0.02 to 0.3, some with a trend; 256 to 1,024 steps."""
+    rng, time, made = np.random.default_rng(5), np.arange(1024), []
+    for number in range(40):
+        phase = 2 * np.pi * time / np.exp(rng.uniform(np.log(6), np.log(200))) + rng.uniform(0, 2 * np.pi)
+        cycle = np.sin(phase) if number % 2 else np.exp(np.sin(phase))
+        noise, trend = (0.02, 0.1, 0.3)[number % 3] * rng.normal(size=1024), 0.001 * time * (number % 4 == 0)
+        made.append((cycle + noise + trend)[: rng.choice([256, 512, 1024])])
+    return made
+
+
+def astray(engine: Engine, block: int) -> Array:
+    """Share of the noisy cycles whose median strays, (bounds, reaches) as `ASTRAY` and `WITHIN` have them."""
+    found = []
+    for series in noisy_cycles():
+        (answer,) = engine.forecast([ForecastRequest(series[None], max(WITHIN), block)])
+        distance = np.abs(answer.quantiles[4, 0] - series.mean()) / series.std()
+        found.append([[distance[:steps].max() > bound for steps in WITHIN] for bound in ASTRAY])
+    share: Array = np.mean(found, axis=0)
+    return share
 
 
 def scores(engine: Engine, cases: Cases, block: int | None, begin: int) -> tuple[float, float]:
@@ -89,6 +113,10 @@ def main() -> None:
             found = [scores(engine, cases(), way, begin=block) for engine, way in ways]
             coverage, pinball = (", ".join(f"{row[column]:.{3 - (not column)}f}" for row in found) for column in (0, 1))
             print(f"| {name} | {block} | {coverage} | {pinball} |", flush=True)
+    print(f"\n| block | astray by {ASTRAY[0]} within {WITHIN} steps | by {ASTRAY[1]} |\n|---|---|---|")
+    for block in arguments.blocks:
+        shares = (", ".join(f"{share:.3f}" for share in row) for row in astray(ours, block))
+        print(f"| {block} | {' | '.join(shares)} |", flush=True)
 
 
 if __name__ == "__main__":
