@@ -46,6 +46,28 @@ def test_noise_that_medians_say_nothing_about_keeps_its_band() -> None:
         np.testing.assert_allclose(answer, band([1.0, 1.0, 1.0], index))
 
 
+def test_a_block_that_is_less_sure_than_the_pass_before_inherits_nothing() -> None:
+    state = Propagation(np.array([2]))
+    state.widen(band([1.0, 1.0, 1.0]), 1, first=True)
+    np.testing.assert_allclose(state.widen(band([3.0, 3.0]), 0, first=False), band([3.0, 3.0]))
+
+
+def test_spreads_are_root_mean_squares_over_a_patch() -> None:
+    state, uneven = Propagation(np.array([1])), band([1.0, 1.0]).copy()
+    uneven[:, 1, 8:] *= 3  # root mean square of the patch ahead: √7
+    state.widen(uneven, 1, first=True)
+    answer = state.widen(band([1.0]), 0, first=False)
+    np.testing.assert_allclose(spreads(answer), np.hypot(1, np.sqrt(7) - 1 / np.sqrt(7)))
+
+
+def test_a_random_walk_decoded_patch_by_patch_keeps_four_fifths_of_its_band() -> None:
+    state, steps = Propagation(np.array([1])), np.arange(1, 65).reshape(1, 2, 32, 1)
+    for index in range(200):
+        answer = state.widen(np.sqrt(steps) * NORMAL, 1, first=index == 0)
+    last = answer[0, 0, -1, 8] / NORMAL[8]
+    assert last / np.sqrt(200 * 32) == pytest.approx(0.81, abs=0.01)
+
+
 def test_rows_inherit_their_own_and_shorter_ones_leave() -> None:
     state = Propagation(np.array([1, 2, 1]))
     lost, noise = band([1.0, 5.0, 9.0]), band([1.0, 1.0, 1.0])
@@ -100,6 +122,11 @@ def test_medians_and_the_first_block_are_those_of_published_decoding(
     assert (np.abs(ours - theirs)[:, :, :block] <= 1e-4 * deviation).all()
     width = [answer[8] - answer[0] for answer in (ours, theirs)]
     assert (width[0][:, block:] > 1.1 * width[1][:, block:]).mean() > 0.9
+
+
+def test_what_is_inherited_stays_within_the_cap(nano: Engine) -> None:
+    answer = quantiles(nano, np.sin(STEPS / 5), 4096, 32)  # in so many blocks its medians reach the cap themselves
+    assert 10_000 < np.abs(answer).max() / np.sin(STEPS / 5).std() < 10_020
 
 
 def test_known_covariates_ahead_of_a_block_are_read(nano: Engine) -> None:

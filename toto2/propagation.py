@@ -4,8 +4,11 @@ A block takes the medians decoded before it as observed. Given them its band is 
 themselves, and a band that forgets that is far too narrow. By the law of total variance W² = w² + e², where w is the
 spread of a block's first patch given the medians, W that of the same patch as the pass before saw it, without them,
 and e what they hide. Each block adds its e to those of the blocks before, and to all of its own spreads, as errors
-that are independent and last: (spread² + Σ e²)^1/2. That is exact for a random walk, where W = w for noise nothing
-changes, and medians stay as they are.
+that are independent and last: (spread² + Σ e²)^1/2. So a random walk's band grows on; where W = w, as for noise,
+nothing changes. Medians stay as they are.
+
+e is taken as W − w²/W, since the root of W² − w² would magnify rounding where w ≈ W. It is less than the root by a
+factor of (1 − w²/W²)^1/2: little where a block was long. A random walk decoded patch by patch gets 0.81 of its band.
 """
 
 from __future__ import annotations
@@ -46,10 +49,7 @@ class Propagation:
         return quantiles
 
     def _inherit(self, given: Floats) -> None:
-        """Add what the last block's medians hide: e as W − w²/W, since a root would magnify rounding where w ≈ W.
-
-        The spread at a block's beginning is then between 0.86 W and W.
-        """
+        """Add what the last block's medians hide."""
         ahead, inherited = self.ahead[: len(given)], self.inherited[: len(given)]
         hidden = np.where(given < ahead, ahead - given * (given / np.where(ahead > 0, ahead, 1)), 0)
         both = np.hypot(inherited, hidden)
