@@ -111,7 +111,8 @@ def main() -> None:
         for block in arguments.blocks:
             ways = (published, block), (ours, block), (ours, None)
             found = [scores(engine, cases(), way, begin=block) for engine, way in ways]
-            coverage, pinball = (", ".join(f"{row[column]:.{3 - (not column)}f}" for row in found) for column in (0, 1))
+            coverage = ", ".join(f"{share:.2f}" for share, _ in found)
+            pinball = ", ".join(f"{loss:.3f}" for _, loss in found)
             print(f"| {name} | {block} | {coverage} | {pinball} |", flush=True)
     print(f"\n| block | astray by {ASTRAY[0]} within {WITHIN} steps | by {ASTRAY[1]} |\n|---|---|---|")
     for block in arguments.blocks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from statistics import NormalDist
 
 import numpy as np
@@ -11,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference import EMBEDDED_MODEL, QUANTILE_LEVELS, Engine, ForecastRequest
-from toto2.propagation import MEDIAN, Propagation
+from toto2.network import MEDIAN
+from toto2.propagation import SIDE, Propagation
 
 NORMAL = np.array([NormalDist().inv_cdf(level) for level in QUANTILE_LEVELS])
 STEPS = np.arange(512)
@@ -129,14 +129,28 @@ def test_what_is_inherited_stays_within_the_cap(nano: Engine) -> None:
     assert 10_000 < np.abs(answer).max() / np.sin(STEPS / 5).std() < 10_020
 
 
-def test_known_covariates_ahead_of_a_block_are_read(nano: Engine) -> None:
-    walk = np.random.default_rng(2).normal(size=(1, 200)).cumsum(axis=1)
-    known = np.sin(np.arange(400) / 7)[None]
-    request = ForecastRequest(walk, 200, 64, known_covariates=known)
-    (answer,) = nano.forecast([request])
-    (alone,) = nano.forecast([dataclasses.replace(request, known_covariates=None)])
-    assert np.isfinite(answer.quantiles).all()
-    assert np.abs(answer.quantiles - alone.quantiles).max() > 1e-3
+@pytest.mark.parametrize("covariates", [0, 1])
+def test_two_blocks_are_made_of_published_passes(nano: Engine, published: Engine, covariates: int) -> None:
+    walk = np.random.default_rng(2).normal(size=(2, 200)).cumsum(axis=1)
+    known = np.sin(np.arange(328) / 7)[None] if covariates else None
+
+    def ask(engine: Engine, horizon: int) -> np.ndarray:
+        future = None if known is None else known[:, : 200 + horizon]
+        block = None if horizon < 128 else 64
+        (answer,) = engine.forecast([ForecastRequest(walk, horizon, block, known_covariates=future)])
+        return answer.quantiles
+
+    ahead, given_medians = ask(published, 96)[:, :, 64:], ask(published, 128)[:, :, 64:]
+    whole, part = (
+        np.sqrt(np.square(patch - patch[MEDIAN]).mean(axis=2, keepdims=True))
+        for patch in (ahead, given_medians[:, :, :32])
+    )
+    assert (part[[0, 8]] < whole[[0, 8]]).all()
+    hidden = np.where(part < whole, whole - part**2 / np.where(whole > 0, whole, 1), 0)
+    median = given_medians[MEDIAN]
+    expected = median + SIDE[:, None, None] * np.hypot(given_medians - median, hidden)
+    deviation = walk.std(axis=1)[:, None]
+    assert (np.abs(ask(nano, 128)[:, :, 64:] - expected) <= 1e-4 * deviation).all()
 
 
 PERIODS = (10, 12.3, 16.7, 29, 10 * np.pi, 33, 37, 55.5, 73, 100, 131)

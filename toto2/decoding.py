@@ -11,9 +11,9 @@ from torch import Tensor
 
 from toto2.cache import KVCache
 from toto2.forward_pass import ForwardPass
-from toto2.network import QUANTILE_LEVELS, Toto2Network
+from toto2.network import MEDIAN, QUANTILE_LEVELS, Toto2Network
 from toto2.passes import PassColumns, Placement
-from toto2.propagation import MEDIAN, Propagation
+from toto2.propagation import Propagation
 from toto2.rows import Integers, Rows
 from toto2.scaler import Bools, CausalScaler, Floats, Statistics
 from toto2.transformer import time_layers

@@ -10,6 +10,7 @@ from toto2.residual_mlp import ResidualMLP
 from toto2.transformer import Transformer
 
 QUANTILE_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+MEDIAN = QUANTILE_LEVELS.index(0.5)
 
 
 class OutputHead(nn.Module):

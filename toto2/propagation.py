@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from toto2.network import QUANTILE_LEVELS
+from toto2.network import MEDIAN, QUANTILE_LEVELS
 from toto2.rows import Integers
 from toto2.scaler import Floats
 
-MEDIAN = QUANTILE_LEVELS.index(0.5)
 SIDE = np.sign(np.array(QUANTILE_LEVELS) - 0.5)
 
 
@@ -51,8 +50,8 @@ class Propagation:
     def _inherit(self, given: Floats) -> None:
         """Add what the last block's medians hide."""
         ahead, inherited = self.ahead[: len(given)], self.inherited[: len(given)]
-        hidden = np.where(given < ahead, ahead - given * (given / np.where(ahead > 0, ahead, 1)), 0)
-        both = np.hypot(inherited, hidden)
+        known = np.divide(given, ahead, out=np.ones_like(ahead), where=given < ahead)
+        both = np.hypot(inherited, ahead * (1 - known**2))
         both[:, MEDIAN:] = np.maximum.accumulate(both[:, MEDIAN:], axis=1)  # outer quantiles stay outside
         both[:, MEDIAN::-1] = np.maximum.accumulate(both[:, MEDIAN::-1], axis=1)
         inherited[:] = both
